@@ -1,8 +1,8 @@
-"""Writes the tables of docs/methods/flasc.md from the folder of their study.
+"""Writes the table of docs/methods/flasc.md from the folder of their study.
 
     python -m benchmarks.adapters runs/adapters
 
-The results of each run go to `benchmarks/tables/adapters.json`, from which the tables
+The results of each run go to `benchmarks/tables/adapters.json`, from which the table
 and `docs/figures/adapters.py` are drawn; commit them.
 """
 
@@ -33,6 +33,12 @@ PAIRS = (  # the paper's claim, and what a smaller rank or another rival does
     ("adam-flasc-0.25", ADAM + DENSE),
     ("adam-flasc-0.0625", ADAM + DENSE),
 )
+RIVALS = {  # columns of the table
+    "less rank 16": (DENSE, ADAM + DENSE),
+    "less rank 4 or 1": ("rank-4", "rank-1"),
+    "less FFA-LoRA": ("ffa-16",),
+    "less pruning once": ("pruned-0.25", "pruned-0.0625"),
+}
 
 
 def entry(point: str, run: Run) -> dict:
@@ -66,23 +72,39 @@ def reached(entries: Sequence[dict]) -> dict[str, pd.Series]:
     return {point: pd.Series(by_seed) for point, by_seed in found.items()}
 
 
-def costs(entries: Sequence[dict]) -> str:
-    """Formats accuracy and bits, beside what rank 16 reaches with as many bits."""
-    rows, accuracies = [], reached(entries)
-    for point, accuracy in accuracies.items():
+def compared(entries: Sequence[dict]) -> str:
+    """Formats what FLASC reaches, less its rivals: differences paired by seed.
+
+    Beside a difference stands what the rival has sent, and in the third column the
+    accuracy of rank 16 after as many bits as FLASC has sent.
+    """
+    accuracies, table = reached(entries), []
+    found = paired(accuracies, PAIRS)
+    curves = {(e["point"], e["seed"]): e["curve"] for e in entries}
+
+    def mbit(point):
+        ends = [curves[point, seed][-1][0] for seed in accuracies[point].index]
+        return f"{1000 * np.mean(ends):.0f}"
+
+    for point in dict.fromkeys(a for a, _ in PAIRS):
         dense = (ADAM if point.startswith(ADAM) else "") + DENSE
-        curves = {e["seed"]: e["curve"] for e in entries if e["point"] == dense}
-        runs = [e for e in entries if e["point"] == point]
-        gbit = np.mean([e["curve"][-1][0] for e in runs])
-        whole = np.mean([curve[-1][0] for curve in curves.values()])
-        equal = [within(curves[e["seed"]], e["curve"][-1][0]) for e in runs]
-        positions = 100 * np.mean([e["positions"] for e in runs])
-        cells = [f"{100 * accuracy.mean():.1f} ± {100 * accuracy.std():.1f}"]
-        cells += [f"{1000 * gbit:.0f}", f"{positions:.1f} %", f"{whole / gbit:.1f}x"]
-        cells += ["-" if point == dense else f"{100 * np.mean(equal):.1f}"]
-        rows.append([f"`{point}`", *cells])
-    head = ["point", "accuracy", "Mbit", "positions", "fewer bits", "rank 16 there"]
-    return markdown(head, rows)
+        accuracy = accuracies[point]
+        equal = [
+            within(curves[dense, seed], curves[point, seed][-1][0])
+            for seed in accuracy.index
+        ]
+        cells = [
+            f"`{point}`",
+            f"{100 * accuracy.mean():.1f} ± {100 * accuracy.std():.1f}",
+        ]
+        cells += [mbit(point), f"{100 * np.mean(equal):.1f}"]
+        for names in RIVALS.values():
+            rival = next((b for a, b in PAIRS if a == point and b in names), None)
+            text = rival and f"{found[point, rival]}; {mbit(rival)}"
+            cells.append(text or "-")
+        table.append(cells)
+    head = ["point", "accuracy, %", "Mbit", "rank 16 after as many", *RIVALS]
+    return markdown(head, table)
 
 
 def within(curve: Sequence[Sequence[float]], gbit: float) -> float:
@@ -95,13 +117,6 @@ def within(curve: Sequence[Sequence[float]], gbit: float) -> float:
     return float(np.interp(gbit, *zip(*curve, strict=True)))
 
 
-def compared(entries: Sequence[dict]) -> str:
-    """Formats differences of accuracies that are paired by seed."""
-    found = paired(reached(entries), PAIRS)
-    rows = [(f"`{a}` - `{b}`", found[a, b]) for a, b in PAIRS]
-    return markdown(["difference", "points"], rows)
-
-
 def published() -> list[dict]:
     """Returns the committed entries."""
     return json.loads((ROOT / RESULTS).read_text())
@@ -112,8 +127,7 @@ def main(workdir: str) -> None:
     entries = [entry(g.name, run) for g in read_groups([workdir]) for run in g.runs]
     text = "[\n" + ",\n".join(map(json.dumps, entries)) + "\n]\n"
     files.write_text(ROOT / RESULTS, text)
-    redraw(ROOT / PAGE, "adapters", costs(entries))
-    redraw(ROOT / PAGE, "adapters_differences", compared(entries))
+    redraw(ROOT / PAGE, "adapters", compared(entries))
 
 
 if __name__ == "__main__":

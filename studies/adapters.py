@@ -3,7 +3,7 @@
 python launch.py --study=studies/adapters.py:base --workdir=runs/adapters_base
 python -m sparsefl_jax.export runs/adapters_base/base/seed_0 --index none
 python launch.py --study=studies/adapters.py --workdir=runs/adapters
-python -m benchmarks.adapters runs/adapters    # the tables of docs/methods/flasc.md
+python -m benchmarks.adapters runs/adapters    # the table of docs/methods/flasc.md
 
 The first two commands train the network on MNIST and write its weights. In the study
 clients train adapters of its two hidden layers, and a new last layer, on Fashion-MNIST:

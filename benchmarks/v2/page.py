@@ -3,11 +3,13 @@
     python -m benchmarks.v2.page
 
 docs/benchmark_tables.md has the primary families, and all else, which is exploratory;
-the long tables are benchmarks/results/v2/tables/*.csv. Tables on pages stand between
-`<!-- table NAME -->` and `<!-- end -->`. Outcomes and tests are those of `outcome.py`;
-half of an interval is Student's t at 95 %.
+docs/methods/*.md have the rows of their methods; the long tables are
+benchmarks/results/v2/tables/*.csv. Tables on pages stand between `<!-- table NAME -->`
+and `<!-- end -->`. Outcomes and tests are those of `outcome.py`; half of an interval is
+Student's t at 95 %.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +24,8 @@ from benchmarks.v2.outcome import Reached
 from sparsefl_jax.report import figure
 from sparsefl_jax.system import files
 
-PAGE, FIGURES = "docs/benchmark_tables.md", "docs/_static"
+PAGE, METHODS = "docs/benchmark_tables.md", "docs/methods"
+FIGURES = "docs/_static"
 LONG = run.RESULTS / "tables"
 V1 = run.RESULTS.parent / "v1"
 DRAWN = ("fedavg", "fedavg_decay", "fedavg_8bit", "fedavg_small", "small_stc")
@@ -115,6 +118,14 @@ EXPLORATORY = {  # version 1, seeds 0 to 9 or 0 to 2: budgets in Gbit, and basel
     "cifar10": (3.0, False, ("fedavg", "pdst .05")),
     "writers": (11.0, False, ("fedavg", "pdst .05")),
     "fashion_long": (20.0, False, ("fedavg",)),
+}
+
+ROWS = {  # of a method's page: the data, FedAvg, the small network, the random mask
+    "fashion": ("Fashion-MNIST", rules.FEDAVG, rules.SMALL, rules.RANDOM),
+    "cifar10": ("CIFAR-10", "fedavg_decay", rules.SMALL, rules.RANDOM),
+    "v1_fashion": ("Fashion-MNIST", "fedavg", "", "pdst .05"),
+    "v1_fashion_personal": ("personal models", "fedavg_own", "", ""),
+    "v1_cifar10": ("CIFAR-10", "fedavg", "", "pdst .05"),
 }
 
 
@@ -266,6 +277,90 @@ def settings(workload: str) -> str:
     return markdown(["method", "rate", "momentum", "its own", "diverged"], table)
 
 
+class Source(NamedTuple):
+    """The runs in which a method's row is sought."""
+
+    data: str
+    runs: Runs
+    bases: tuple[str, str, str]  # FedAvg, the small network, a random mask; '' if none
+    families: Mapping[str, pd.DataFrame]  # the primary ones, by baseline
+
+
+def sources() -> tuple[list[Source], list[Source]]:
+    """Returns the runs of version 2, and those of version 1."""
+    found: tuple[list[Source], list[Source]] = ([], [])
+    for key, (data, *bases) in ROWS.items():
+        workload = key.removeprefix("v1_")
+        first = key != workload
+        gbit, personal, _ = EXPLORATORY[workload]
+        name = workload.removesuffix("_personal")
+        records = read_v1(name, gbit, personal) if first else read_v2(workload)
+        runs = records.runs()
+        primary = families(runs) if key == "fashion" else {}
+        found[first].append(Source(data, runs, tuple(bases), primary))
+    return found
+
+
+def rows(sources: Sequence[Sequence[Source]], names: Sequence[str]) -> str:
+    """Formats the rows of methods: of version 2, or of version 1 if it has none there.
+
+    Args:
+      sources: by version, the one that is preferred first.
+      names: of methods; those of version 1 have a row for each density.
+
+    Returns:
+      A table, without columns in which there is no difference.
+    """
+    columns: dict[str, list[str]] = {}
+    for name in names:
+        own = [
+            [
+                (source, label)
+                for source in version
+                for label in source.runs
+                if re.fullmatch(rf"{name}( \.\d+)?", label)
+            ]
+            for version in sources
+        ]
+        for source, label in next(filter(None, own), []):
+            reached = source.runs[label].values()
+            primary = source.families and label in rules.CORE
+            cells = {
+                "method": f"`{label}`",
+                "data": source.data + ("" if primary else ", exploratory"),
+                "score, %": spread([outcome.score(each) for each in reached]),
+            }
+            less = ("less FedAvg", "less a small network", "less a random mask")
+            gaps = (_gap(source, label, base) for base in source.bases)
+            for column, text in (cells | dict(zip(less, gaps, strict=True))).items():
+                columns.setdefault(column, []).append(text)
+    columns = {name: texts for name, texts in columns.items() if {*texts} != {"-"}}
+    return markdown([*columns], [*zip(*columns.values(), strict=True)])
+
+
+def _gap(source: Source, label: str, base: str) -> str:
+    """Formats a difference, and whether that of a family is not so by all outcomes."""
+    if base not in source.runs or base == label:
+        return "-"
+    found = source.families.get(base, pd.DataFrame())
+    primary = label in found.index
+    found = found if primary else compare(source.runs, {label: (label, base)})
+    row = found.loc[label]
+    text = f"{points(row['mean'])} [{points(row['low'])}, {points(row['high'])}]"
+    return text + (", not by all outcomes" if primary and not row["stands"] else "")
+
+
+def draw_rows(root: Path = ROOT) -> None:
+    """Redraws the rows on the pages of methods.
+
+    They stand between `<!-- table row_METHOD METHOD ... -->` and `<!-- end -->`.
+    """
+    found = sources()
+    for page in sorted((root / METHODS).glob("*.md")):
+        for names in re.findall(r"<!-- table row_([\w ]+) -->", page.read_text()):
+            redraw(page, f"row_{names}", rows(found, names.split()))
+
+
 def draw_forest(panels: Mapping[str, pd.DataFrame], path: Path) -> None:
     """Draws differences with 95 % intervals, a panel for each baseline."""
     names = list(dict.fromkeys(name for each in panels.values() for name in each.index))
@@ -374,6 +469,7 @@ def main(root: Path = ROOT) -> None:
             for base, table in found.items():
                 redraw(root / PAGE, f"{workload}_{base}", answers(table))
             draw_forest(found, root / FIGURES / f"benchmark_{workload}_forest.svg")
+    draw_rows(root)
 
 
 if __name__ == "__main__":

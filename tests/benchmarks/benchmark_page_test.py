@@ -51,6 +51,25 @@ def test_a_family_is_opened_only_after_a_rejection():
     assert found[rules.RANDOM]["answer"]["topk"] == "below"
 
 
+def test_the_row_of_a_method_is_of_version_2_or_else_of_each_density_of_version_1():
+    """Ten values of +-.001 have s = .00105, half an interval 2.26 s / 10 ** .5."""
+    new = {"stc": by_seed(0.8), "pdst": by_seed(0.7, spread=0.0)}
+    old = {"stc .2": by_seed(0.9), "snip .05": by_seed(0.6), "snip .2": by_seed(0.65)}
+    old |= {"fedavg": by_seed(0.5, spread=0.0)}
+    found = page.compare(new, {"stc": ("stc", "pdst")})
+    family = {"pdst": found.assign(stands=False)}
+    second = [page.Source("X", new, ("", "", "pdst"), family)]
+    first = [page.Source("Y", old, ("fedavg", "", ""), {})]
+    head, _, *lines = page.rows((second, first), ["stc", "snip", "none"]).splitlines()
+    assert head == "| method | data | score, % | less FedAvg | less a random mask |"
+    said = "+10.0 [+9.9, +10.1], not by all outcomes"
+    assert lines == [
+        f"| `stc` | X | 80.0 ± 0.1 | - | {said} |",
+        "| `snip .05` | Y, exploratory | 60.0 ± 0.1 | +10.0 [+9.9, +10.1] | - |",
+        "| `snip .2` | Y, exploratory | 65.0 ± 0.1 | +15.0 [+14.9, +15.1] | - |",
+    ]
+
+
 def test_the_long_table_is_what_a_reader_computes_from_the_records():
     """STC's tail within 2 Gbit at density .05, by pandas alone, and its difference."""
     records = pd.read_csv(page.V1 / "fashion.csv")

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks import pages
+from benchmarks import adapters, pages
+from benchmarks.v2 import page as benchmark
 from docs.figures import printed
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -19,6 +20,20 @@ def test_pages_show_their_records(tmp_path, name):
     page = Path(shutil.copy(DOCS / name, tmp_path))
     pages.draw_records(page)
     assert page.read_text() == (DOCS / name).read_text()
+
+
+@pytest.mark.slow
+def test_pages_of_methods_show_their_rows_of_the_benchmark(tmp_path):
+    shutil.copytree(DOCS / "methods", tmp_path / "docs/methods")
+    benchmark.draw_rows(tmp_path)
+    for page in (tmp_path / "docs/methods").glob("*.md"):
+        assert page.read_text() == (DOCS / "methods" / page.name).read_text()
+
+
+def test_the_page_of_flasc_shows_the_record_of_its_study():
+    drawn = adapters.compared(adapters.published())
+    marked = f"<!-- table adapters -->\n{drawn}\n<!-- end -->"
+    assert marked in (DOCS / "methods/flasc.md").read_text()
 
 
 def test_shares_of_unseen_clients_are_those_of_the_seeds():
