@@ -13,7 +13,8 @@ Compression of the uplink alone saves less than half of the traffic:
 
 `mini` is `flash_cifar10.py:mini`, with its network, clients and 60 rounds. Measured
 with seed 0: topk 49.6 % with 21.4 Mbit up and 1.72 Gbit down, stc 42.6 % with 5.2 Mbit
-up and 88.1 Mbit down (2026-11-23); with 57 Mbit up and 1.72 Gbit down, fedmrn 45.8 %,
+up and 88.1 Mbit down (2026-11-23); topk_2bit 47.6 % with 5.5 Mbit up and 87.0 Mbit down
+(2026-11-29); with 57 Mbit up and 1.72 Gbit down, fedmrn 45.8 %,
 fedmrn_signed 46.2 % and fedbat 47.6 %, in 81, 91 and 74 s of processor time
 (2026-11-25, commit f87bfac). The others were not run.
 """
