@@ -33,16 +33,13 @@ def draw_masks(at: dict, model: torch.nn.Module) -> tuple[list, list]:
     return pruned, [(torch.rand_like(w) < at["density"]).float() for w in pruned]
 
 
-def channels_last(images: torch.Tensor) -> torch.Tensor:
-    """Returns images [B, H, W, C] as a network reads them, without a copy."""
-    return images.permute(0, 3, 1, 2)
+def classify(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
+    """Returns logits of images [B, H, W, C], which are not copied."""
+    return model(images.permute(0, 3, 1, 2))
 
 
-def make_round(at: dict, model: torch.nn.Module, data=data, read=channels_last):
-    """`() -> None`: the next round of `model`, whose server starts as it is.
-
-    `model` gets what `read` makes of a batch of samples; frozen weights stay.
-    """
+def make_round(at: dict, model: torch.nn.Module, data=data, classify=classify):
+    """`() -> None`: the next round of `model`, whose server starts as it is."""
     x, y, rows = data(at)
     trained = [w for w in model.parameters() if w.requires_grad]
     pruned, masks = draw_masks(at, model)
@@ -57,7 +54,7 @@ def make_round(at: dict, model: torch.nn.Module, data=data, read=channels_last):
         own = rows[client][torch.randperm(rows.shape[1], device=rows.device)]
         for batch in own.split(at["batch"]):
             optimizer.zero_grad()
-            logits = model(read(x[batch]))
+            logits = classify(model, x[batch])
             torch.nn.functional.cross_entropy(logits, y[batch]).backward()
             optimizer.step()
             _mask(pruned, masks)
