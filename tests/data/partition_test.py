@@ -220,7 +220,7 @@ def test_bad_arguments_are_named(name, clients, given, said):
     refused(lambda: split(Y, clients, seed=0, **given), said)
 
 
-@pytest.mark.filterwarnings("ignore:the test set is not read")
+@pytest.mark.filterwarnings("ignore:test_split='within'")
 @pytest.mark.parametrize(
     ("name", "given", "train", "val", "test"),
     [

@@ -56,7 +56,7 @@ def test_fedavg_by_hand(world):
 
 def test_a_pooled_metric_of_a_model_that_nobody_trains_is_told(world):
     with pytest.warns(UserWarning, match="pooled.* nobody trains; metric='clients'"):
-        parts_of(world, [stage(sfl.spafl(*world[1:]), 2)], metric="pooled")
+        parts_of(world, [stage(sfl.spafl(*world[2]), 2)], metric="pooled")
     with warnings.catch_warnings(action="error"):
-        parts_of(world, [stage(sfl.spafl(*world[1:]), 2)])
-        parts_of(world, [stage(sfl.ditto(*world[1:]), 2)], metric="pooled")
+        parts_of(world, [stage(sfl.spafl(*world[2]), 2)])
+        parts_of(world, [stage(sfl.ditto(*world[2]), 2)], metric="pooled")
