@@ -121,6 +121,7 @@ def test_unlike_runs_are_refused_or_marked_everywhere(tmp_path, capsys):
     assert main([str(one), str(other)]) == 2
     error = capsys.readouterr().err.splitlines()
     assert error[-1].startswith("error: ") and "--unlike" in error[-1]
+    assert error[-1].index("metric=clients in all runs") < error[-1].index("--unlike")
     assert not out.exists()
     assert main([str(one), str(other), "--unlike"]) == 0
     printed = capsys.readouterr().out
@@ -227,3 +228,22 @@ def test_seen_and_unseen_clients_have_columns_of_their_own(tmp_path, capsys):
     assert written and "seen clients %" in page and "unseen clients %" in page
     write_comparison([tmp_path / "all"], tmp_path / "none")
     assert "seen clients" not in (tmp_path / "none/report.html").read_text()
+
+
+FITTED = {
+    "pilot": "fit.gbit=4 pays for 7 rounds, as a pilot of 20 rounds estimated.",
+    "messages": "fit.gbit=4 pays for 7 rounds, by the sizes of its messages.",
+    "most": "fit.gbit=4 pays for at least 7 rounds, the most that fit.most allows.",
+}
+
+
+@pytest.mark.parametrize("by, told", FITTED.items())
+def test_the_page_names_the_data_the_clients_that_trained_and_how_rounds_were_fitted(
+    tmp_path, by, told
+):
+    fields = {"dataset": "/x/synthetic/data", "num_clients": 0, "num_rounds": 7}
+    run = write(tmp_path / "a", [(1, 0.5)], **fields, fit={"gbit": 4.0, "by": by})
+    np.save(run / "partition.npy", np.array([[3, 0], [0, 0], [1, 1]]))
+    write_comparison([run], tmp_path / "out", title="LEAF")
+    text = " ".join((tmp_path / "out" / "report.html").read_text().split())
+    assert "synthetic" in text and "2 clients" in text and told in text

@@ -64,6 +64,22 @@ def test_a_density_that_only_the_old_method_read_goes_with_it(monkeypatch):
         freeze(given(monkeypatch, *f"{line} --config.density=0.05".split()))
 
 
+DROPPED = [  # a change of configs/own_npz.py, and what it is said to leave out
+    ("partition.name=natural", ""),  # and not the alpha of another partition
+    (
+        f"algorithm.name=fedavg {STAGE}=none",
+        "the file had set density=0.1, left out here\n",
+    ),
+]
+
+
+@pytest.mark.parametrize("change, said", DROPPED)
+def test_what_a_new_name_leaves_out_is_told(monkeypatch, capsys, change, said):
+    line = f"--config={ROOT}/configs/own_npz.py --config.{change}"
+    given(monkeypatch, *line.split())
+    assert capsys.readouterr().err == said
+
+
 @pytest.mark.parametrize(
     "flags, verb",
     [("dry_run resume", "dry_run"), ("sweep config workdir distributed", "sweep")],
