@@ -39,7 +39,10 @@ def classify(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
 
 
 def make_round(at: dict, model: torch.nn.Module, data=data, classify=classify):
-    """`() -> None`: the next round of `model`, whose server starts as it is."""
+    """`() -> server`: the next round of `model`, whose server starts as it is.
+
+    `server` are its new weights in the order of the model's, which are a client's.
+    """
     x, y, rows = data(at)
     trained = [w for w in model.parameters() if w.requires_grad]
     pruned, masks = draw_masks(at, model)
@@ -59,7 +62,7 @@ def make_round(at: dict, model: torch.nn.Module, data=data, classify=classify):
             optimizer.step()
             _mask(pruned, masks)
 
-    def one_round() -> None:
+    def one_round() -> list:
         torch._foreach_zero_(total)
         for client in rng.choice(at["clients"], at["cohort"], replace=False):
             torch._foreach_copy_(held, server)
@@ -67,6 +70,7 @@ def make_round(at: dict, model: torch.nn.Module, data=data, classify=classify):
             torch._foreach_add_(total, held)
         torch._foreach_div_(total, at["cohort"])
         torch._foreach_copy_(server, total)
+        return server
 
     return one_round
 
