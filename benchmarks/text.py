@@ -40,7 +40,8 @@ def entry(point: str, run: Run) -> dict:
 
     Returns:
       `curve`: rounds, Gbit both ways so far, accuracy and validation accuracy, shares
-      of 1, at each evaluation; `positions`, a share of all bits; seed, commit, versions.
+      of 1, at each evaluation; `positions`, a share of all bits; seed, commit and
+      versions.
     """
     stage = run.summary["stages"][-1]
     bits = stage["bits_up"] + stage["bits_down"]

@@ -5,12 +5,12 @@ python launch.py --study=studies/text_adapters.py --workdir=runs/text
 python launch.py --study=studies/text_adapters.py:pooled --workdir=runs/text_pooled
 python -m benchmarks.text runs/text_tune runs/text runs/text_pooled
 
-The last command writes the tables of docs/text.md. `models/all-MiniLM-L6-v2` is a folder
-with `config.json`, `model.safetensors` and `vocab.txt`; its name sets tokens and weights
-alike. Clients train adapters of all queries and values and a new last layer, of 384 x 2
-weights; the server steps with Adam, as in FLASC's code. `tune` tries three rates of
-Adam on another seed, for half of the rounds, on validation samples; `pooled` is
-the check beside PyTorch: one client with all sentences.
+The last command writes the tables of docs/text.md. `models/all-MiniLM-L6-v2` is a
+folder with `config.json`, `model.safetensors` and `vocab.txt`; its name sets tokens and
+weights alike. Clients train adapters of all queries and values and a new last layer, of
+384 x 2 weights; the server steps with Adam, as in FLASC's code. `tune` tries three
+rates of Adam on another seed, for half of the rounds, on validation samples; `pooled`
+is the check beside PyTorch: one client with all sentences.
 
 All points but the pooled ones have 60 rounds. In the comparison at equal bits a budget
 is what adapters of rank 16 cost in 60 rounds at 8 bits a value; see benchmarks/text.py.
