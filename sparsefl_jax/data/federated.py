@@ -18,6 +18,7 @@ from sparsefl_jax.core.types import Count
 from sparsefl_jax.data import holdout
 from sparsefl_jax.data.partition import BY_CLASS, PARTITIONERS
 from sparsefl_jax.data.sources import Dataset, make_dataset, one_label, statistics
+from sparsefl_jax.data.statistics import moments
 
 
 class Rows(NamedTuple):
@@ -198,7 +199,7 @@ def from_arrays(
       x_test: like x. None holds out a fifth (`test_fraction`) of each client's samples;
         together they are the test set.
       y_test: like y.
-      num_classes: the number of classes; None: one more than the largest label.
+      num_classes: the number of classes; None: of the different labels.
       task: 'classification', 'multilabel' or 'regression'.
       users: [n], the user of each sample, for partition="natural".
       users_test: [n_test], the user of each sample of x_test.
@@ -319,10 +320,9 @@ def _draw_unseen(fraction, test, seed):
 
 def _standardize(dataset, rows):
     """Returns a table in the scale of its training rows, and this scale."""
-    trained = dataset.x[rows]
-    mean, std = (getattr(trained, of)(0, dtype=np.float64) for of in ("mean", "std"))
-    mean = np.where(dataset.numeric, mean, 0).astype(np.float32)
-    std = np.where(dataset.numeric & (std > 0), std, 1).astype(np.float32)
+    usual = [[0.0], [1.0]]  # of columns that are not numbers
+    scale = np.where(dataset.numeric, moments(dataset.x[rows]), usual)
+    mean, std = scale.astype(np.float32)
     x, x_test = ((v - mean) / std for v in (dataset.x, dataset.x_test))
     scaling = tuple(mean.tolist()), tuple(std.tolist())
     return {"x": x, "x_test": x_test, "scaling": scaling}

@@ -57,6 +57,13 @@ def test_what_is_named_has_arguments_of_its_own(monkeypatch, line, section, held
     assert {name: found.get(name) for name in held} == held
 
 
+@pytest.mark.parametrize("section", ["first_stage", "schedule"])
+def test_a_section_that_may_be_empty_offers_none(monkeypatch, section):
+    line = f"--config={ROOT}/configs/{MINI} --config.{section}.name=None"
+    with pytest.raises(ValueError, match="did you mean 'none'.*, none$"):
+        given(monkeypatch, *line.split())
+
+
 def test_a_density_that_only_the_old_method_read_goes_with_it(monkeypatch):
     line = f"--config={ROOT}/configs/{PLAIN}"
     assert freeze(given(monkeypatch, *line.split())).density is None
