@@ -40,7 +40,8 @@ from sparsefl_jax.models import convolution, lowerings
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.system import hardware
 
-MODELS = [name for name in workload.NETWORKS if name not in ("mlp", "sa")]
+_DENSE = "mlp", "sa", "pretrained_encoder"  # no convolution
+MODELS = [name for name in workload.NETWORKS if name not in _DENSE]
 # Winograd compiles slower and rounds more, so it has to win clearly.
 HANDICAP = 0.9
 # Parts of a batch gained up to a quarter in a single layer, but nothing in a network.

@@ -47,6 +47,7 @@ NETWORKS = {
     "separable_cnn": Network(16, CIFAR),
     "gru": Network(16, CIFAR),
     "transformer": Network(16, CIFAR),
+    "pretrained_encoder": Network(8, (24,), 2),
 }
 FORMS = {"linen": linen.NETWORKS, "nnx": nnx.NETWORKS}
 OURS = {"resnet18_groupnorm": ("resnet18", {"norm": "group"})}

@@ -20,6 +20,7 @@ from sparsefl_jax.simulation import initial_state, placement, round_program
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import ledger
+from sparsefl_jax.wire.charges import message_bits
 
 STILL = local.make_optimizer("sgd", learning_rate=0.0)
 
@@ -42,12 +43,23 @@ class Rounds(NamedTuple):
         return {path: count.entries[..., i] for i, path in enumerate(paths)}
 
     def view(self, function, packets, *args, **kwargs):
-        """Applies a view of `costs` to the messages of both directions."""
+        """Applies a view of bits to the messages of both directions."""
         counts = self.logs.clients._asdict()
         return sum(
             function(self.layouts[way], counts[way], names, *args, **kwargs)
             for way, names in packets.items()
         )
+
+
+def values_only_bits(layout, count, names, *, words=1):
+    """Bits of some packets' values, without positions, over all clients.
+
+    FLASH (TMLR 2023) computes its savings this way: "CSR" without the indices, and
+    without normalisation statistics. ZeroFL's figures, which it quotes, charge two
+    words a value.
+    """
+    chosen = {name: layout[name] for name in names}
+    return words * int(np.sum(message_bits(chosen, count).values))
 
 
 def network(name, num_classes, shape, **kwargs):

@@ -7,6 +7,8 @@ the package reads bytes. With a density, FLASH's rounds: a random mask that stay
 applied after every step.
 """
 
+from importlib import metadata
+
 import numpy as np
 import torch
 
@@ -31,26 +33,36 @@ def draw_masks(at: dict, model: torch.nn.Module) -> tuple[list, list]:
     return pruned, [(torch.rand_like(w) < at["density"]).float() for w in pruned]
 
 
-def make_round(at: dict, model: torch.nn.Module):
-    """`() -> None`: the next round of `model`, whose server starts as it is."""
+def classify(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
+    """Returns logits of images [B, H, W, C], which are not copied."""
+    return model(images.permute(0, 3, 1, 2))
+
+
+def make_round(at: dict, model: torch.nn.Module, data=data, classify=classify):
+    """`() -> server`: the next round of `model`, whose server starts as it is.
+
+    `server` are its new weights in the order of the model's, which are a client's.
+    """
     x, y, rows = data(at)
+    trained = [w for w in model.parameters() if w.requires_grad]
     pruned, masks = draw_masks(at, model)
     _mask(pruned, masks)
-    held = [v.detach() for v in model.state_dict().values() if v.is_floating_point()]
+    statistics = [v for v in model.buffers() if v.is_floating_point()]
+    held = [v.detach() for v in trained + statistics]
     server, total = ([v.clone() for v in held] for _ in range(2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=at["rate"], fused=True)
+    optimizer = torch.optim.SGD(trained, lr=at["rate"], fused=True)
     rng = np.random.default_rng(1)
 
     def train(client: int) -> None:
         own = rows[client][torch.randperm(rows.shape[1], device=rows.device)]
         for batch in own.split(at["batch"]):
             optimizer.zero_grad()
-            logits = model(x[batch].permute(0, 3, 1, 2))  # channels-last, no copy
+            logits = classify(model, x[batch])
             torch.nn.functional.cross_entropy(logits, y[batch]).backward()
             optimizer.step()
             _mask(pruned, masks)
 
-    def one_round() -> None:
+    def one_round() -> list:
         torch._foreach_zero_(total)
         for client in rng.choice(at["clients"], at["cohort"], replace=False):
             torch._foreach_copy_(held, server)
@@ -58,6 +70,7 @@ def make_round(at: dict, model: torch.nn.Module):
             torch._foreach_add_(total, held)
         torch._foreach_div_(total, at["cohort"])
         torch._foreach_copy_(server, total)
+        return server
 
     return one_round
 
@@ -67,14 +80,20 @@ def _mask(weights: list, masks: list) -> None:
         torch._foreach_mul_(weights, masks)
 
 
-def serve(make_round) -> None:
-    """Runs rounds in turns, see `turns`."""
+def build(at: dict) -> torch.nn.Module:
+    """Returns the package's network of a set-up."""
+    return networks.build(at["model"], at["shape"], at["classes"])
+
+
+def serve(make_round, build=build, packages=("torch",)) -> None:
+    """Runs rounds in turns, see `turns`; the versions of `packages` are told."""
     turns, at = Turns(), setup()
     torch.manual_seed(0)
     torch.set_num_threads(cores())
-    model = networks.place(networks.build(at["model"], at["shape"], at["classes"]))
+    model = networks.place(build(at))
     one_round = make_round(at, model)
-    turns.tell(version=f"torch {torch.__version__}", parameters=networks.count(model))
+    told = ", ".join(f"{name} {metadata.version(name)}" for name in packages)
+    turns.tell(version=told, parameters=networks.count(model))
     while turns.wait():
         one_round()
         networks.wait()

@@ -2,15 +2,19 @@
 
     python -m benchmarks peers.compare --python /tmp/peers/bin/python       # 3 minutes
     python -m benchmarks peers.compare --python /tmp/peers/bin/python --only all
+    PEER_ENCODER=FOLDER python -m benchmarks peers.compare --python ... --only text
 
 `--python` is the interpreter of an environment with the peers, see README.md beside
 this file. One epoch of SGD on the same random samples: FedAvg, FLASH's masks
-(`flash_mnist`) or SpaFL's thresholds (`spafl_fashion`). For each pair both processes
-stay alive and run a round each, one after the other, while the other waits; a ratio is
-the median over the turns of the peer's seconds to this package's.
+(`flash_mnist`), SpaFL's thresholds (`spafl_fashion`), or adapters in a BERT (`text`,
+which needs SST-2 and, in PEER_ENCODER, a folder with the network's weights). For each
+pair both processes stay alive and run a round each, one after the other, while the
+other waits; a ratio is the median over the turns of the peer's seconds to this
+package's.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,15 +25,18 @@ import numpy as np
 from benchmarks import measure, workload
 from benchmarks.peers.ours import METHODS
 from benchmarks.workload import NETWORKS, Workload
+from sparsefl_jax.config import build, defaults
 from sparsefl_jax.studies import places
 
 ROOT = Path(__file__).parents[2]
 RATE = 0.01
+RANK = 16  # of adapters
 PEERS = {
     "PyTorch loop": "benchmarks.peers.bare",
     "pfl-research": "benchmarks.peers.pfl_research",
     "Flower": "benchmarks.peers.flower",
     "PyTorch loop of SpaFL": "benchmarks.peers.spafl",
+    "PyTorch loop with peft": "benchmarks.peers.text",
     "plain JAX": "benchmarks.peers.plain_jax",
     "plain JAX, in turn": "benchmarks.peers.plain_jax in_turn",
 }
@@ -50,16 +57,20 @@ SETUPS = {
     "resnet18": workload.SETUPS["resnet18"]._replace(cohort=8, samples=64),
     "flash_mnist": Workload("mnistnet", 100, 600, 10, METHODS["pdst"]),
     "spafl_fashion": _LENET._replace(cohort=10, method=METHODS["spafl"], momentum=0.9),
+    "text": Workload("pretrained_encoder", 100, 40, 10, METHODS["fedavg"]),
     **OWN,
 }
 OF = dict.fromkeys(SETUPS, ["PyTorch loop"]) | {
     **dict.fromkeys(("mlp", *OWN), ["PyTorch loop", *JAX]),
     "pfl": ["PyTorch loop", "pfl-research", "Flower", *JAX],
     "spafl_fashion": ["PyTorch loop of SpaFL"],
+    "text": ["PyTorch loop with peft"],
 }
 
 
 LOG = Path("runs/benchmarks/peers.log")
+SENTENCES = LOG.with_name("sentences.npz").absolute()
+ENCODER = os.environ.get("PEER_ENCODER")
 TABLES = {"all": SETUPS, "own": OWN}
 CHOICES = {"only": (*TABLES, *SETUPS), "peers": PEERS}
 
@@ -82,11 +93,38 @@ def run(
     LOG.parent.mkdir(parents=True, exist_ok=True)
     with LOG.open("w") as log:
         for name in workload.chosen(only, TABLES):
+            if name == "text" and (lack := write_sentences(SETUPS[name])):
+                print(f"text is skipped: {lack}", file=sys.stderr)
+                continue
             for peer in (peer for peer in OF[name] if peer in peers):
                 interpreter = sys.executable if peer in JAX else python
                 command = [interpreter, "-m", *PEERS[peer].split()]
                 found = pair(ours, command, SETUPS[name], repeats, log)
                 yield {"set-up": name, "peer": peer} | found
+
+
+def write_sentences(setup: Workload) -> str:
+    """Writes each client's sentences of SST-2; returns what is missing, or ''.
+
+    They are those of a Dirichlet 0.1, repeated if they are fewer than `setup.samples`.
+    """
+    if not ENCODER:
+        return "PEER_ENCODER is not set, expected a folder with the weights of a BERT"
+    config = defaults.default_config(
+        dataset="sst2",
+        tokenizer=ENCODER,
+        max_tokens=NETWORKS[setup.model].shape[0],
+        num_clients=setup.clients,
+        partition={"name": "dirichlet", "alpha": 0.1},
+    )
+    try:
+        data = build.build_data(defaults.freeze(config))
+    except ValueError as error:
+        return str(error)
+    clients = zip(data.train.index, data.train.size, strict=True)
+    rows = [np.resize(row[:size], setup.samples) for row, size in clients]
+    np.savez(SENTENCES, x=data.x[np.hstack(rows)], y=data.y[np.hstack(rows)])
+    return ""
 
 
 def told(setup: Workload) -> dict:
@@ -106,6 +144,9 @@ def told(setup: Workload) -> dict:
         "momentum": setup.momentum,
         "method": getattr(method, "func", method).__name__,
         "density": keywords.get("density"),
+        "encoder": ENCODER,
+        "rank": RANK,
+        "sentences": str(SENTENCES),
     }
 
 

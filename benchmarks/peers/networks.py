@@ -181,5 +181,5 @@ def wait() -> None:
 
 
 def count(model: nn.Module) -> int:
-    """Its parameters."""
-    return sum(p.numel() for p in model.parameters())
+    """Its trained parameters."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)

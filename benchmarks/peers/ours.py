@@ -3,6 +3,7 @@
 from functools import partial
 
 import jax
+import numpy as np
 
 import sparsefl_jax as sfl
 from benchmarks import workload
@@ -17,15 +18,28 @@ METHODS = {
 }
 
 
+def text(at: dict) -> tuple:
+    """Returns a pretrained encoder with adapters, without dropout, and sentences."""
+    x, y = np.load(at["sentences"]).values()
+    rows = np.arange(len(x)).reshape(at["clients"], at["samples"])
+    test = {"x_test": x[:10], "y_test": y[:10], "test_split": "pooled"}
+    data = sfl.from_arrays(x, y, **test, partition=list(rows))
+    sizes = at["classes"], at["shape"]
+    model = sfl.models.build(at["model"], *sizes, folder=at["encoder"], dropout=0.0)
+    model = model.with_adapters(at["rank"])
+    return model.with_preprocess(sfl.data.make_preprocess(tokens=True)), data
+
+
 def main():
     """Rounds in turns, see `turns`."""
     turns, at = Turns(), setup()
     names = ("model", "clients", "samples", "cohort", "momentum", "written")
     made = workload.Workload(**{name: at[name] for name in names})
     made = made._replace(method=METHODS[at["method"]], batch_size=at["batch"])
-    one = workload.prepare(made)
+    model, data = text(at) if at["model"] == "pretrained_encoder" else (None, None)
+    one = workload.prepare(made, model=model, data=data)
     call = workload.going(one)
-    shapes, _ = jax.eval_shape(one.model.init, jax.random.key(0))
+    shapes, _ = one.model.shapes()
     turns.tell(
         version=f"jax {jax.__version__}",
         parameters=sum(leaf.size for leaf in jax.tree.leaves(shapes)),

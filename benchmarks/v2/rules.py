@@ -148,7 +148,9 @@ OTHERS = {
         {"algorithm.selective": (True, False)}
         | {"first_stage.share": (0.15, 0.3, 0.5)},  # of the rounds that are paid dense
         density=0.2,
-    )
+    ),
+    # Added on 2026-11-29, after the runs that count: exploratory.
+    "topk_2bit": _compressed(_STALE, up="topk", down="topk", bits=2),
 }
 METHODS = {
     "fashion": CONTROLS | CORE | OTHERS,

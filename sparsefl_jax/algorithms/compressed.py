@@ -10,7 +10,9 @@ what was not sent:
           NeurIPS 2021, https://arxiv.org/abs/2106.05203
 
 Both ways: Sattler et al., "Robust and Communication-Efficient Federated Learning from
-Non-IID Data", TNNLS 2019, https://arxiv.org/abs/1903.02891 (STC).
+Non-IID Data", TNNLS 2019, https://arxiv.org/abs/1903.02891 (STC). Feedback also keeps
+the rounding of 'topk' with few bits: Sarfi et al., "SparseLoCo", 2025,
+https://arxiv.org/abs/2508.15706.
 
 In `quantized`, the dense control of a comparison at equal bits, every entry travels,
 both ways, with 16 or fewer bits. Rounding up or down at random keeps the mean of an
@@ -33,7 +35,7 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import means
 from sparsefl_jax.wire import compressors
-from sparsefl_jax.wire.compressors import COMPRESSORS, Compressor, Feedback
+from sparsefl_jax.wire.compressors import COMPRESSORS, Compressor, Feedback, Rounding
 from sparsefl_jax.wire.packets import Message, Packet, settle_flags
 
 DOWN = ("topk", "stc", "sign")  # decoded exactly, so both ends get the same model
@@ -83,6 +85,7 @@ def compressed(
     density: Share | None = None,
     scope: str | None = None,
     bits: int | None = None,
+    rounding: Rounding | None = None,
     bucket: int | None = None,
     index: str | None = None,
     clients: Count | None = None,
@@ -117,7 +120,10 @@ def compressed(
         None means 0.01.
       scope: entries among which 'topk' seeks the largest, 'global' or each 'leaf'; None
         for 'global'.
-      bits: of a level of 'qsgd', 2 to 8; None means 4.
+      bits: of a value of 'topk', 32 or 2 to 8, and of a level of 'qsgd', 2 to 8; None
+        means 32 and 4.
+      rounding: of 'topk' with fewer than 32 bits: 'nearest' or 'unbiased', which can
+        send more than an entry and so lets the residual grow; None for 'nearest'.
       bucket: number of entries that share a norm of 'qsgd'; None: those of a leaf.
       index: how 'topk' and 'stc' write positions, see `packets.Packet`; None means
         'packed'.
@@ -140,7 +146,8 @@ def compressed(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = compressed(model, optimizer, up="stc", down="stc", density=0.01)
     """
-    given = dict(density=density, scope=scope, bits=bits, bucket=bucket, index=index)
+    given = dict(density=density, scope=scope, bits=bits, rounding=rounding)
+    given |= dict(bucket=bucket, index=index)
     _refuse_unread(up, down, given)
     coder = _compressor("up", up, given | {"unbiased": feedback == "none"}, COMPRESSORS)
     step_coder = None if down is None else _compressor("down", down, given, DOWN)
@@ -167,7 +174,8 @@ def compressed(
         step = EmptyState()
         if step_coder is not None:  # static branch
             changed = optax.tree.zeros_like(zeros, dtype=jnp.int32)
-            step = Step(zeros, settle_flags(step_coder.encode(key, zeros)), changed)
+            message = step_coder.encode(jax.random.clone(key), zeros)  # travels never
+            step = Step(zeros, settle_flags(message), changed)
         begun, seed = averaging.init(key, start), jax.random.bits(key, (), jnp.uint32)
         return Server(*begun, seed=seed, estimate=estimate, step=step)
 

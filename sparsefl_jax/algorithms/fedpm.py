@@ -247,17 +247,13 @@ def keep(uniform: Array, scores: Array, weights: Array) -> Array:
     return jnp.where(kept, weights, jnp.zeros_like(weights))
 
 
-def _keep_forward(uniform, scores, weights):
-    return keep(uniform, scores, weights), (scores, weights)
-
-
 def _keep_backward(residual, g):
     scores, weights = residual
     p = jax.nn.sigmoid(scores)
     return None, g * weights * p * p * (1 - p), None
 
 
-keep.defvjp(_keep_forward, _keep_backward)
+keep.defvjp(lambda *given: (keep(*given), given[1:]), _keep_backward)
 
 
 def draw(key: Key, scores: PyTree, frozen: PyTree) -> PyTree:

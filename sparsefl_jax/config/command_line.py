@@ -81,6 +81,8 @@ def configuration(values, resumed: str | None = None):
     if path.endswith(".json") and resumed is None:
         config.fit.by = None  # a new run fits its budget anew
     left = defaults.override(config, given)
+    # The numbers of another partition say nothing of this one.
+    left = [field for field in left if not field.startswith("partition.")]
     if left and processes.leads():
         print(f"the file had set {', '.join(left)}, left out here", file=sys.stderr)
     return config

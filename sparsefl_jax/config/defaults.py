@@ -202,6 +202,8 @@ def rename(config, section: str, name: str) -> list[str]:
     if section in OPTIONAL and name == NONE:
         config[section] = {}
         return []
+    if section in OPTIONAL and ":" not in name:
+        check(f"{section}.name", name, (*TABLES[section], NONE))
     taken, usual = arguments(section, name), arguments(section, old.get("name"))
     own = {
         key: value

@@ -78,7 +78,7 @@ class Partition(NamedTuple):
 
     Attributes:
       name: how samples are split, or my_module:my_partition.
-      test_fraction: share for test_split='within', default 0.2.
+      test_fraction: share for test_split='within' and 'unseen', default 0.2.
     """
 
     name: str = "iid"
@@ -250,7 +250,7 @@ class Fit(NamedTuple):
     pilot: Annotated[int, "[2, inf)"] | None = None
     most: Count | None = None
     evaluations: Count | None = None
-    by: Literal["pilot"] | None = None
+    by: Literal["pilot", "messages", "most"] | None = None
 
 
 class Deadline(NamedTuple):
@@ -285,7 +285,8 @@ class Config:
       error: what task=regression minimises: squared, absolute.
       num_clients: number of clients; 0 lets the partition decide.
       partition_seed: seed of the partition, by default seed.
-      test_split: clients' test samples: partition, natural, within, overlap, pooled.
+      test_split: clients' test samples: partition, natural, within, unseen,
+        overlap, pooled.
       val_fraction: share of each client's samples held out for validation.
       max_samples: training samples of a client that are used, at most.
       unseen_fraction: share of clients that never train and are tested apart.

@@ -53,6 +53,17 @@ def format_percent(share: float | None, decimals: int = 2) -> str:
     return f"{100 * share:.{decimals}f} %"
 
 
+def some(names: Sequence[str], most: int = 8) -> str:
+    """Returns the first of many names, and how many more there are.
+
+    Example:
+      >>> some(["a", "b"]), some([f"px{i}" for i in range(784)])[-13:]
+      ('a, b', ' and 776 more')
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def tally(names: Sequence[str], counts: Sequence[int], most: int = 12) -> str:
     """Lists names with their counts, and of more than `most` how many others there are.
 
@@ -60,9 +71,8 @@ def tally(names: Sequence[str], counts: Sequence[int], most: int = 12) -> str:
       >>> tally(["ill", "well", "dead"], [3, 40, 0], 2)
       'ill (3), well (40) and 1 more'
     """
-    pairs = zip(names[:most], counts[:most], strict=True)
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(f"{name} ({count})" for name, count in pairs) + rest
+    pairs = zip(names, counts, strict=True)
+    return some([f"{name} ({count})" for name, count in pairs], most)
 
 
 def format_seconds(seconds: float | None) -> str:

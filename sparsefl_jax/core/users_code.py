@@ -33,16 +33,21 @@ def files(names: Sequence[str]) -> list[str]:
     return list(filter(None, paths.values()))
 
 
-def owns(error: BaseException | None) -> bool:
+def owns(error: BaseException | None, seen: tuple = ()) -> bool:
     """Returns whether an error, or one that caused it, comes out of a user's own code.
 
     It has come through such code, called by this package.
+
+    Args:
+      error: an error, or None.
+      seen: errors that it has caused itself, as causes may form a circle.
     """
-    if error is None:
+    if error is None or error in seen:
         return False
     scopes = [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]
     below = itertools.dropwhile(lambda scope: not _ours(scope), scopes)
-    return any(map(_is_own, below)) or owns(error.__cause__ or error.__context__)
+    before = error.__cause__ or error.__context__
+    return any(map(_is_own, below)) or owns(before, (*seen, error))
 
 
 def _ours(scope: Mapping[str, Any]) -> bool:

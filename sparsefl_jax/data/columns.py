@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sparsefl_jax.core.check import UserError, check, closest
+from sparsefl_jax.core.formats import some
 
 _PICTURE = {"bytes", "path"}  # an image in a file that does not say that it is one
 _KINDS = {  # by how the names of types begin, or of the dtypes of values
@@ -197,14 +198,3 @@ def _flag(role: str, columns: Sequence[str]) -> str:
     listed = f"({','.join(map(repr, columns))})" if len(columns) > 1 else columns[0]
     listed = listed if len(columns) <= _SHOWN else "GLOB"
     return f"--config.hf.{role}=" + (listed if listed.isidentifier() else f'"{listed}"')
-
-
-def some(names: Sequence[str]) -> str:
-    """Returns the first of many names, and how many more there are.
-
-    Example:
-      >>> some(["a", "b"]), some([f"px{i}" for i in range(784)])[-13:]
-      ('a, b', ' and 776 more')
-    """
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -15,9 +15,10 @@ from numpy.typing import ArrayLike
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.check import UserError, check, unread
 from sparsefl_jax.core.types import Count
-from sparsefl_jax.data.holdout import TEST_SPLITS, hold_out, test_parts
+from sparsefl_jax.data import holdout
 from sparsefl_jax.data.partition import BY_CLASS, PARTITIONERS
 from sparsefl_jax.data.sources import Dataset, make_dataset, one_label, statistics
+from sparsefl_jax.data.statistics import moments
 
 
 class Rows(NamedTuple):
@@ -56,6 +57,7 @@ class FederatedData(NamedTuple):
     test: Rows
     classes: tuple[str, ...] | None = None  # names, where there are any
     clients: Sequence[str] | None = None
+    tests: str = ""  # the split of the test samples, for the plan
 
 
 def federate(
@@ -88,9 +90,11 @@ def federate(
       unseen_fraction: the share of clients that never train, [0, 1), rounded to whole
         clients. They keep their test samples and lose the others.
       test_split: a name in `holdout.TEST_SPLITS`, which says how clients get their test
-        samples.
-      test_fraction: the share that test_split="within" holds out, (0, 1); by default
-        a fifth.
+        samples. With "unseen", users that are in the test set alone are further
+        clients, behind those of the partition, that never train. A warning says how
+        many test samples are not read or do not reach their users.
+      test_fraction: the share that test_split="within" or "unseen" holds out, (0, 1);
+        by default a fifth.
       standardize: whether to subtract from each column of a table (see `numeric` of
         `make_dataset`) its mean, and to divide it by its deviation, over the training
         samples of all clients that train. A constant column becomes 0.
@@ -113,10 +117,10 @@ def federate(
     check("val_fraction", val_fraction, "[0, 1)")
     check("unseen_fraction", unseen_fraction, "[0, 1)")
     check("max_samples", max_samples, Count | None)
-    check("test_split", test_split, TEST_SPLITS)
+    check("test_split", test_split, holdout.TEST_SPLITS)
     if test_fraction is not None:
         check("test_fraction", test_fraction, "(0, 1)")
-        if test_split != "within":
+        if test_split not in holdout.HELD_OUT:
             raise unread(f"{test_fraction=}", f"{test_split=}, expected 'within'")
     if test_split != "within" and not len(dataset.x_test):
         raise UserError(f"{test_split=} needs x_test, expected 'within' without it")
@@ -129,21 +133,28 @@ def federate(
     parts = _split(labelled, partition, num_clients, seed, test_split, kwargs)
     clients, parts = _client_names(dataset, parts), list(parts.values())
     rng_test = keys.on_host(seed, keys.TEST_SPLIT)
-    if test_split == "within":
-        if len(dataset.x_test):
-            warnings.warn("the test set is not read: test_split='within'", stacklevel=2)
+    if lost := holdout.describe_lost(dataset, parts, test_split):
+        warnings.warn(f"{test_split=}: {lost}", stacklevel=2)
+    if test_split in holdout.HELD_OUT:
+        others = holdout.unseen_parts(dataset, parts) if test_split == "unseen" else {}
         share = 0.2 if test_fraction is None else test_fraction
-        parts, held = hold_out(parts, share, rng=rng_test, minimum=1)
-        rows, ends = np.concatenate(held), np.cumsum([len(own) for own in held])
+        parts, held = holdout.hold_out(parts, share, rng=rng_test, minimum=1)
+        rows, sizes = np.concatenate(held), map(len, (*held, *others.values()))
+        away = np.concatenate([*others.values(), np.zeros(0, np.int32)])
         if not rows.size:
             few = "clients with one sample each, expected fewer clients, or x_test"
             raise UserError(f"{test_split=} holds no sample out of {few}")
-        dataset = dataset._replace(x_test=dataset.x[rows], y_test=dataset.y[rows])
-        test = np.split(np.arange(len(rows)), ends[:-1])
+        x_test = np.append(dataset.x[rows], dataset.x_test[away], axis=0)
+        y_test = np.append(dataset.y[rows], dataset.y_test[away], axis=0)
+        dataset = dataset._replace(x_test=x_test, y_test=y_test)
+        test = np.split(np.arange(len(y_test)), np.cumsum([*sizes])[:-1])
+        parts = [*parts, *[rows[:0]] * len(others)]
+        clients = clients and [*clients, *others]
     else:
         held = []
-        test = test_parts(by_label, parts, test_split, rng=rng_test)
-    train, val = hold_out(parts, val_fraction, rng=keys.on_host(seed, keys.VALIDATION))
+        test = holdout.test_parts(by_label, parts, test_split, rng=rng_test)
+    rng_val = keys.on_host(seed, keys.VALIDATION)
+    train, val = holdout.hold_out(parts, val_fraction, rng=rng_val)
     if val_fraction > 0 and not any(map(len, val)):
         raise UserError(f"{val_fraction=} holds no sample out, expected more, or 0")
     shared = {k: v for k, v in dataset._asdict().items() if k in FederatedData._fields}
@@ -160,6 +171,7 @@ def federate(
         shared |= _standardize(dataset, np.concatenate(train))
     _warn_of_overlap(train, {"test": held, "validation": val})
     rows = {"train": pack(train), "val": pack(val), "test": pack(test)}
+    shared["tests"] = f"{test_split}: {lost or holdout.TEST_SPLITS[test_split]}"
     return FederatedData(**{"scaling": None} | shared | rows, clients=clients)
 
 
@@ -187,7 +199,7 @@ def from_arrays(
       x_test: like x. None holds out a fifth (`test_fraction`) of each client's samples;
         together they are the test set.
       y_test: like y.
-      num_classes: the number of classes; None: one more than the largest label.
+      num_classes: the number of classes; None: of the different labels.
       task: 'classification', 'multilabel' or 'regression'.
       users: [n], the user of each sample, for partition="natural".
       users_test: [n_test], the user of each sample of x_test.
@@ -308,10 +320,9 @@ def _draw_unseen(fraction, test, seed):
 
 def _standardize(dataset, rows):
     """Returns a table in the scale of its training rows, and this scale."""
-    trained = dataset.x[rows]
-    mean, std = (getattr(trained, of)(0, dtype=np.float64) for of in ("mean", "std"))
-    mean = np.where(dataset.numeric, mean, 0).astype(np.float32)
-    std = np.where(dataset.numeric & (std > 0), std, 1).astype(np.float32)
+    usual = [[0.0], [1.0]]  # of columns that are not numbers
+    scale = np.where(dataset.numeric, moments(dataset.x[rows]), usual)
+    mean, std = scale.astype(np.float32)
     x, x_test = ((v - mean) / std for v in (dataset.x, dataset.x_test))
     scaling = tuple(mean.tolist()), tuple(std.tolist())
     return {"x": x, "x_test": x_test, "scaling": scaling}

@@ -81,13 +81,11 @@ def are_numbers(values: Any) -> bool:
     return bool(pd.to_numeric(known, errors="coerce").notna().mean() > 0.5)
 
 
-def _one_hot(values: Any, known: list[str]) -> np.ndarray:
+def _one_hot(values: Any, known: Sequence) -> np.ndarray:
     """Returns [n, D] booleans: which of the known values, or of 64 hashes."""
     import pandas as pd
 
-    if len(known) <= _MOST:
-        codes = pd.Categorical(values, known).codes
-    else:
-        hashes = values.map(lambda v: zlib.crc32(v.encode()) % _MOST, "ignore")
-        codes = hashes.fillna(-1).to_numpy()
-    return codes[:, None] == np.arange(min(len(known), _MOST))
+    if len(known) > _MOST:
+        values = values.map(lambda v: zlib.crc32(v.encode()) % _MOST, "ignore")
+        known = range(_MOST)
+    return pd.Categorical(values, known).codes[:, None] == np.arange(len(known))

@@ -16,32 +16,33 @@ TEST_SPLITS = {
     "partition": "the test set, in the class proportions of each client",
     "natural": "the test samples of the same user",
     "within": "a fraction of each client's own samples, which replace the test set",
+    "unseen": "as within; users that are in the test set alone are unseen clients",
     "overlap": "a share of the test set for each class, rounded up; clients overlap",
     "pooled": "none: only the pooled test set is used",
 }
 
+HELD_OUT = ("within", "unseen")  # splits that hold training samples out for testing
+
 
 def test_parts(dataset: Any, parts: Parts, split: str, *, rng: Generator) -> Parts:
-    """Returns each client's rows of the test set, for every split except "within".
+    """Returns each client's rows of the test set, for splits that hold out none.
 
     Args:
       dataset: a `Dataset`.
       parts: list of index arrays into the training samples.
-      split: a name in `TEST_SPLITS` other than "within".
+      split: a name in `TEST_SPLITS` that is not in `HELD_OUT`.
       rng: a NumPy generator.
 
     Returns:
       A list of integer arrays; that of a client without test samples is empty.
 
     Raises:
-      ValueError: there are too few test samples, or "natural" lacks the users.
+      ValueError: there are too few test samples.
     """
     if split == "pooled":
         return [np.zeros(0, np.int32) for _ in parts]
     if split == "natural":
         users, users_test = dataset.users, dataset.users_test
-        if users is None or users_test is None:
-            raise UserError("test_split='natural' needs users of both splits")
         return [np.flatnonzero(np.isin(users_test, users[part])) for part in parts]
     if split == "overlap":
         return _draw_overlapping(dataset, parts, rng)
@@ -50,6 +51,46 @@ def test_parts(dataset: Any, parts: Parts, split: str, *, rng: Generator) -> Par
         few = f"{len(dataset.y_test)} test samples for {len(parts)} clients"
         raise UserError(f"test_split={split!r} has {few}, expected 'pooled'")
     return raise_to_minimum(test, 1, "test samples")
+
+
+def unseen_parts(dataset: Any, parts: Parts) -> dict[str, np.ndarray]:
+    """Returns the rows of the test set of users that train nowhere, by their names.
+
+    Args:
+      dataset: a `Dataset` with users of both splits.
+      parts: list of index arrays into the training samples.
+    """
+    ids = np.setdiff1d(dataset.users_test, dataset.users[np.concatenate(parts)])
+    rows = [np.flatnonzero(dataset.users_test == i) for i in ids]
+    return dict(zip(map(str, dataset.user_names[ids]), rows, strict=True))
+
+
+def describe_lost(dataset: Any, parts: Parts, split: str) -> str:
+    """Says which test samples a split does not give to their users; '' if all is well.
+
+    Args:
+      dataset: a `Dataset`.
+      parts: list of index arrays into the training samples.
+      split: a name in `TEST_SPLITS`.
+
+    Raises:
+      ValueError: "natural" or "unseen" lacks the users.
+    """
+    users, total = dataset.users_test, len(dataset.y_test)
+    by_user = split != "within" and users is not None and dataset.users is not None
+    if split in ("natural", "unseen") and not by_user:
+        raise UserError(f"test_split={split!r} needs users of both splits")
+    each = [dataset.users[part] for part in parts if by_user]
+    seen = np.isin(users, np.concatenate(each)) if by_user else np.ones(total, bool)
+    if split in HELD_OUT and seen.any():
+        return f"{seen.sum()} of {total} test samples of the data set are not read"
+    if split == "natural" and not seen.all():
+        number, known = (np.unique(ids).size for ids in (users, users[seen]))
+        told = f"{known or 'none'} of {number} test users train; {(~seen).sum()} of "
+        return f"{told}{total} test samples are of others, see test_split='unseen'"
+    if split == "partition" and by_user and all(np.ptp(ids) == 0 for ids in each):
+        return "test samples go to clients by class, by user with test_split='natural'"
+    return ""
 
 
 def match(dataset: Any, parts: Parts, rng: Generator) -> Parts:

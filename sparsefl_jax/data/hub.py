@@ -17,9 +17,10 @@ import numpy as np
 
 from sparsefl_jax.core.check import UserError, blame, check, unread
 from sparsefl_jax.core.extras import import_extra
+from sparsefl_jax.core.formats import some
 from sparsefl_jax.data import frames, images
 from sparsefl_jax.data.cache import Source
-from sparsefl_jax.data.columns import Columns, Values, choose, kind_of, some
+from sparsefl_jax.data.columns import Columns, Values, choose, kind_of
 
 PREFIX = "hf:"
 LOOKS = ("mode", "size")  # of images
@@ -27,6 +28,7 @@ FIELDS = ("image", "text", "table", "label", "user", "train", "test", "fill")
 OPTIONS = (*FIELDS, *LOOKS)
 FILES = (".csv", ".tsv", ".parquet", ".json", ".jsonl", ".arrow")
 _FEW = 10  # users of one sample each, which can be true
+_NUMBER = re.compile(r"[+-]?(?:\d+|\d{1,3}((?:\.\d{3})+))(,\d+)?")  # 1.234,5
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves
 
 
@@ -99,16 +101,35 @@ def _dialect(files: list[Path]) -> dict[str, str]:
     if not files or files[0].suffix not in (".csv", ".tsv"):
         return {}
     with files[0].open(encoding="utf-8-sig", errors="replace") as lines:
-        head, *rows = [line for line, _ in zip(lines, range(9), strict=False)] or [""]
+        head, *rows = [x for x, _ in zip(lines, range(1000), strict=False)] or [""]
     sep = max(",;\t|", key=head.count)
     names = next(csv.reader([head], delimiter=sep), [])
     numbers = pd.to_numeric(pd.Series(names, dtype=object), errors="coerce").dropna()
     if len(set(names)) < len(names) or set(numbers.diff().dropna()) - {1}:
         told = f"{files[0].name} begins with {some(names)}"
         raise UserError(f"{told}: expected a first line with a name for each column")
-    comma = sep == ";" and any(re.search(r"\d,\d", row) for row in rows)
-    given = {"sep": sep, "decimal": "," if comma else "."}
-    return given if sep != "," else {}  # which a folder of images would not take
+    if sep == ",":
+        return {}  # as a folder of images would take nothing else
+    cells = {cell.strip('" \n') for row in rows for cell in row.split(sep)}
+    return {"sep": sep} | (_number_marks(cells) if sep == ";" else {})
+
+
+def _number_marks(cells: set[str]) -> dict[str, str]:
+    """Returns the marks of decimals and thousands, if decimals follow a comma.
+
+    Raises:
+      ValueError: some numbers have a point where others have a comma, or dates, which
+        would be read as numbers, stand beside points between thousands.
+    """
+    found = sorted(filter(None, map(_NUMBER.fullmatch, cells)), key=lambda m: m[0])
+    decimals, grouped = ([m[0] for m in found if m[group]] for group in (2, 1))
+    if not decimals:
+        return {}
+    for cell in sorted(cells - {m[0] for m in found}):
+        if re.fullmatch(r"\d+(\.\d+)+", cell) and (grouped or cell.count(".") == 1):
+            told = f"it has {(grouped or decimals)[0]} and {cell}"
+            raise UserError(f"{told}, expected points for decimals and nowhere else")
+    return {"decimal": ","} | ({"thousands": "."} if grouped else {})
 
 
 def _decode(data, title, train="train", test=None, fill=None, **options):
@@ -147,7 +168,8 @@ def _decode(data, title, train="train", test=None, fill=None, **options):
         arrays |= {f"{name}{suffix}": array for name, array in found.items()}
     label = data[train].features[chosen.label]
     count = len({label for key in ("y", "y_test") for label in arrays.get(key, ())})
-    if names := getattr(label, "names", None):
+    names = ["False", "True"] if label.dtype == "bool" else getattr(label, "names", ())
+    if names:
         count = len(names)
         arrays |= {"num_classes": np.array(count), "classes": names}
     if chosen.kind == "table":

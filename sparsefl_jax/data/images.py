@@ -8,8 +8,8 @@ import numpy as np
 from tqdm import tqdm
 
 from sparsefl_jax.core.check import UserError, blame, check
+from sparsefl_jax.core.formats import some
 from sparsefl_jax.core.types import Count
-from sparsefl_jax.data.columns import some
 
 MODES = ("L", "RGB", "RGBA")
 _ALIKE = {"L", "RGB"}, {"RGBA"}  # modes that become one unasked

@@ -33,20 +33,26 @@ _TWEET = 5  # columns of Sent140 to the tweet; the split's name comes after it
 
 def matches(name: str) -> bool:
     """Returns whether a name is that of a folder with such files."""
-    return any(map(any, map(Path(name).glob, ("train/*.json", "*.json"))))
+    return any(map(any, map(_root(name).glob, ("train/*.json", "*.json"))))
 
 
 def find(name: str) -> Source:
     """Finds LEAF's files in a folder.
 
     They are those of the subfolders `train` and `test`, or, all for training, those of
-    the folder itself.
+    the folder itself. LEAF's own folders, such as `synthetic`, have them in `data`.
     """
-    folder = Path(name)
+    folder = _root(name)
     files = sorted(folder.glob("train/*.json")) or sorted(folder.glob("*.json"))
     tests = sorted(folder.glob("test/*.json"))
-    title = f"{folder.resolve().name}/"
+    title = f"{Path(name).resolve().name}/"
     return Source(title, files + tests, partial(_decode, files, tests))
+
+
+def _root(name: str) -> Path:
+    """Returns the folder of `train`, which may be `data` in the one that is named."""
+    folders = Path(name), Path(name, "data")
+    return next((f for f in folders if any(f.glob("train/*.json"))), folders[0])
 
 
 def _decode(train: list[Path], test: list[Path]) -> dict[str, np.ndarray]:

@@ -22,11 +22,8 @@ from sparsefl_jax.data.cache import Source
 NAMES = ("x", "y", "x_test", "y_test", "users", "users_test", "classes")
 REFUSED = (".h5", ".hdf5", ".pkl", ".pickle", ".pt", ".pth", ".mat")
 _ARRAYS = ("ndarray", "dtype", "_reconstruct", "scalar", "_frombuffer")
-_MEDMNIST = {
-    f"{split}_{kind}": f"{name}{suffix}"
-    for split, suffix in {"train": "", "test": "_test"}.items()
-    for kind, name in {"images": "x", "labels": "y"}.items()
-}
+_MEDMNIST = {"train_images": "x", "train_labels": "y"}
+_MEDMNIST |= {"test_images": "x_test", "test_labels": "y_test"}
 
 
 def matches(name: str) -> bool:

@@ -332,8 +332,8 @@ def natural(
     parts = [part for part in parts if len(part) >= min_samples]
     num_clients = len(parts) if num_clients is None else num_clients
     if not 1 <= num_clients <= len(parts):
-        least = f"users with {min_samples=}"
-        raise UserError(f"{num_clients=} {least}, expected 1 to {len(parts)}")
+        told = f"users with {min_samples=}, expected 1 to {len(parts)}"
+        raise UserError(f"{num_clients=} {told}, or 0 (in Python None) for all")
     if num_clients < len(parts):
         text = f"num_clients={num_clients} of {len(parts)} users take part, no others"
         warnings.warn(text, stacklevel=2)

@@ -6,7 +6,6 @@ holds out later for testing or validation. Columns of tables are standardised by
 `federate`, which knows who trains.
 """
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from sparsefl_jax.core.check import UserError, blame, check, unread
 from sparsefl_jax.data import cache, characters, hub, leaf, npz, samples
 from sparsefl_jax.data import prepared_tfds as tfds
 from sparsefl_jax.data.arrays import number_values, plain_labels, with_channels
+from sparsefl_jax.data.statistics import moments
 from sparsefl_jax.data.tokens import Tokenizer, hash_letters, make_tokenizer
 from sparsefl_jax.data.users import MNIST, number, of_mnist
 
@@ -195,13 +195,7 @@ def _decode(source: cache.Source, tokenizer: Tokenizer | None, task: str) -> dic
     if texts:
         encode = tokenizer.encode if tokenizer else hash_letters
         arrays |= {x: encode(arrays[x]) for x in xs}
-    if unnamed:
-        labels = [np.asarray(arrays[y]) for y in ys]
-        fractions = any(y.dtype.kind == "f" and (y % 1).any() for y in labels)
-        if task in BY_CLASS and not fractions:  # or no classes
-            labels, arrays["classes"] = number_values(labels)
-        arrays |= dict(zip(ys, labels, strict=True))
-    return arrays
+    return arrays | {y: np.asarray(arrays[y]) for y in ys}
 
 
 def make_dataset(
@@ -226,14 +220,14 @@ def make_dataset(
       x: [n, H, W, C] or [n, H, W] images (integers 0 to 255, or floats), or [n, D]
         features or tokens. [n, C, H, W] with 1, 3 or 4 channels is read as such, with a
         warning.
-      y: [n] or [n, 1] integers from 0 to num_classes - 1 (whole floats are integers),
-        one-hot rows [n, K], or [n, T] where a sample has T targets, such as the next
-        token of every token. Texts, and integers of which none is 0, are numbered in
-        ascending order unless `num_classes` is given; `Dataset.classes` keeps them.
+      y: [n] or [n, 1] integers (whole floats are integers), one-hot rows [n, K], or
+        [n, T] where a sample has T targets, such as the next token of every token.
+        Texts are numbered in ascending order, and so are integers other than 0, 1, ...
+        unless `num_classes` or `classes` is given; `Dataset.classes` keeps them.
         Of another task, numbers [n] or [n, T], or [n, K] of 0 and 1 for K labels.
       x_test: like x; None, together with y_test, if there is no test set.
       y_test: like y.
-      num_classes: the number of classes; None: one more than the largest label.
+      num_classes: the number of classes; None: of the different labels.
       task: a name in `TASKS`.
       name: the name of the data set in reports.
       users: [n] integers or strings, the user of each training sample, which are
@@ -283,13 +277,16 @@ def make_dataset(
     else:
         if classes is not None and num_classes is None:
             num_classes = len(classes)
-        texts = y.dtype.kind == "U"
-        if texts or num_classes is None and y.ndim == 1 and y.all() and y_test.all():
+        if y.dtype.kind == "U" or num_classes is None and y.ndim == 1:
             (y, y_test), classes = number_values([y, y_test])
-        last, samples = max(y.max(), y_test.max(initial=0)), y.size + y_test.size
-        if last >= (samples if num_classes is None else num_classes):
-            raise UserError(f"{num_classes=}, expected above the label {last} of y")
+        least = min(y.min(), y_test.min(initial=0))
+        last = max(y.max(), y_test.max(initial=0))
+        most = y.size + y_test.size if num_classes is None else num_classes
+        if least < 0 or last >= most:
+            told = f"{num_classes=}, expected 0 to {most - 1}"
+            raise UserError(f"y has labels from {least} to {last} with {told}")
         num_classes = int(last + 1 if num_classes is None else num_classes)
+        y, y_test = y.astype(np.int32), y_test.astype(np.int32)
         found = np.unique(y).size
         if y.ndim == 1 and found > max(_FEW, len(y) / 5):
             told = f"{name}: {found} classes in {len(y)} samples; numbers to predict"
@@ -321,22 +318,7 @@ def statistics(x: np.ndarray, name: str) -> tuple[tuple | None, tuple | None]:
     published = STATISTICS.get(name.removesuffix("_sample"), ((), ()))
     if x.dtype == np.uint8 and len(published[0]) == x.shape[-1]:
         return published
-    if x.ndim != 4:
-        return None, None
-    if x.dtype == np.uint8:
-        levels, counts = np.arange(256), 0
-        # bincount converts to int64, so it sees a part of the images at a time.
-        for images in np.array_split(x, 1 + x.size // 2**24):
-            channels = np.moveaxis(images, 3, 0)
-            counts += np.stack([np.bincount(c.ravel(), None, 256) for c in channels])
-        # Integers, since BLAS rounds differently elsewhere, where a run may continue.
-        n, moments = x[..., 0].size, np.stack([counts @ levels, counts @ levels**2], 1)
-        mean = [first / (255 * n) for first, _ in moments.tolist()]
-        std = [math.sqrt(n * b - a * a) / (255 * n) for a, b in moments.tolist()]
-    else:
-        axes = 0, 1, 2
-        mean, std = x.mean(axes, dtype=np.float64), x.std(axes, dtype=np.float64)
-    return tuple(map(float, mean)), tuple(float(s) if s > 0 else 1.0 for s in std)
+    return moments(x) if x.ndim == 4 else (None, None)
 
 
 def one_label(y: np.ndarray) -> np.ndarray:
@@ -398,9 +380,4 @@ def _labels(name, y, x, task):
         raise UserError(f"{name} has {len(y)} labels for {len(x)} samples")
     if task not in BY_CLASS:
         return y.astype(bool if several else np.float32)
-    if y.dtype.kind == "U":
-        return y
-    if y.min() < 0 or y.max() >= 2**31 - 1:
-        found = f"labels from {y.min()} to {y.max()}"
-        raise UserError(f"{name} has {found}, expected 0 to 2**31 - 2")
-    return y.astype(np.int32)
+    return y.astype(np.int64) if y.dtype.kind == "u" else y

@@ -43,8 +43,8 @@ def number(given: dict, lengths: dict) -> dict:
       ['7', '4294967303']
     """
     # From a list, as pandas keeps strings as objects.
-    ids = {k: np.asarray(v) for k, v in given.items() if v is not None}
-    ids = {name: np.asarray(found.tolist()) for name, found in ids.items()}
+    known = {k: np.asarray(v).tolist() for k, v in given.items() if v is not None}
+    ids = {name: np.asarray(found) for name, found in known.items()}
     for name, found in ids.items():
         if found.shape != (lengths[name],):
             n = lengths[name]

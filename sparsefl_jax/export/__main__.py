@@ -5,21 +5,22 @@ import sys
 from collections.abc import Sequence
 
 from sparsefl_jax import export
-from sparsefl_jax.core.check import UserError, one_line
+from sparsefl_jax.system import membership
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     """Writes the file and prints its sizes.
 
     Args:
       argv: the arguments; None for those of the command line.
 
-    Returns:
-      The exit code: 0, or 2 if something could not be read or written.
+    Raises:
+      SystemExit: something could not be read or written, with code 2.
 
     Example:
       >>> main(["no/such/run"])
-      2
+      Traceback (most recent call last):
+      SystemExit: 2
     """
     parser = argparse.ArgumentParser(
         prog="python -m sparsefl_jax.export",
@@ -37,15 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--client", metavar="K", type=int, help="id of a client, for its own model")
     best = "model of the best evaluation, not the last"
     add("--best", action="store_true", help=best)
-    try:
+    with membership.guard():
         path, sizes = export.export_run(**vars(parser.parse_args(argv)))
-    except (UserError, OSError) as error:
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        return 2
     told = ", ".join(f"{name} {size:,}" for name, size in sizes._asdict().items())
     print(f"wrote {path}; bytes: {told}", file=sys.stderr)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

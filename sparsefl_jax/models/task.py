@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sparsefl_jax.data.statistics import moments
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.loss import regression_error, sigmoid_cross_entropy
 
@@ -15,9 +16,7 @@ def target_statistics(data: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
       data: a `FederatedData` of numbers. The deviation of a constant counts as 1.
     """
     y = data.y[data.train.gather()]
-    y = y.reshape(len(y), -1).astype(np.float64)
-    mean, std = y.mean(0), y.std(0)
-    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+    return moments(y.reshape(len(y), -1).astype(np.float64))
 
 
 def with_loss_for(model: Model, data: Any, error: str = "squared") -> Model:

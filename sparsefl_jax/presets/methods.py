@@ -36,10 +36,6 @@ def _hetero(config) -> dict:
     }
 
 
-def _half_width(config) -> dict:
-    return {"budgets": ((0.5, 1.0),)}
-
-
 MASKS = ("snip", "grasp", "ssfl")  # stand for their mask, and FedAvg within it
 BROUGHT: dict[str, Callable[..., dict]] = {
     "spdst": _sensitivity,
@@ -58,8 +54,8 @@ BROUGHT: dict[str, Callable[..., dict]] = {
     },
     "magnitude": partial(_dense, share=2),
     "pqsu": partial(_dense, share=5),
-    "heterofl": _half_width,
-    "fedrolex": _half_width,
+    "heterofl": lambda config: {"budgets": ((0.5, 1.0),)},
+    "fedrolex": lambda config: {"budgets": ((0.5, 1.0),)},
     "fiarse": lambda config: {"budgets": ((0.25, 1.0),)},
     "fjord": lambda config: {
         "algorithm": {"widths": (0.4, 0.45, 0.5, 0.55, 0.6), "draw": "round"}

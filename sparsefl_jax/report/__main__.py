@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparsefl_jax import report
-from sparsefl_jax.core.check import UserError, one_line
 from sparsefl_jax.core.formats import say
+from sparsefl_jax.system import membership
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     """Plots runs, writes their pages, compares them, and prints a table of all.
 
     The table goes to standard output, the number of written files to standard error.
@@ -22,13 +22,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
       argv: the arguments; None for those of the command line.
 
-    Returns:
-      The exit code: 0, or 2 if a folder could not be read or written. The table comes
-      before anything is written.
+    Raises:
+      SystemExit: a folder could not be read or written, with code 2. The table comes
+        before anything is written.
 
     Example:
       >>> main(["no/such/run"])
-      2
+      Traceback (most recent call last):
+      SystemExit: 2
     """
     parser = argparse.ArgumentParser(
         prog="python -m sparsefl_jax.report",
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--budget", metavar="COST=X,Y", help=costs, **kept)
     arguments = parser.parse_args(argv)
     names, out = arguments.runs, arguments.out
-    try:
+    with membership.guard():
         groups = report.read_groups(names)
         groups = report.sort_groups(groups) if len(names) == 1 else groups
         runs = [run for group in groups for run in group.runs]
@@ -62,12 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             folder = out or (first if len(names) == 1 else first.parent / "comparison")
             written += report.write_comparison(comparison, folder)
             folders.append(folder)
-    except (UserError, OSError) as error:
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        return 2
     places = ", ".join(dict.fromkeys(map(str, folders)))
     print(f"wrote {len(written)} files: {places}", file=sys.stderr)
-    return 0
 
 
 def budget(text: str) -> tuple[str, list[float]]:
@@ -82,4 +79,4 @@ def budget(text: str) -> tuple[str, list[float]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

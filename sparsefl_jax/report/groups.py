@@ -184,9 +184,10 @@ def refuse_unlike(groups: Sequence[Group]) -> None:
     names = [f"{str(group.runs[0].path)!r} ({group.label})" for group in groups]
     for name, reason in zip(names, unlikeness(groups), strict=True):
         if reason:
+            fair = "metric=clients in all runs, or " * reason.endswith("metric")
             raise UserError(
                 f"run {name} has another {reason} than {names[0]}, expected the same; "
-                "--unlike (unlike=True) compares them all the same"
+                f"{fair}--unlike (unlike=True) compares them all the same"
             )
 
 
@@ -197,7 +198,8 @@ def apart(group: Group) -> str:
     one's own code. Runs that have not ended do not count.
     """
     config, kept = group.runs[0].config, _SAMPLES
-    if made_in_python(group.runs[0]) or config.get("test_split") == "within":
+    moves = config.get("test_split") in ("within", "unseen")
+    if made_in_python(group.runs[0]) or moves:
         kept = ()
     summaries = [run.summary for run in group.runs]
     values = {

@@ -95,6 +95,7 @@ def _head(setup: Setup) -> list[str]:
         "clients": f"{statistics['number']} with {train['min']} to {train['max']} "
         f"training samples (median {train['median']:g}, the largest {largest} of all), "
         f"{len(setup.data.y_test)} test samples{clients}",
+        "test": setup.data.tests,
         "columns": _columns(setup.data),
         "classes": f"{setup.data.num_classes}{classes}"
         + (f", {empty} without a training sample" if empty else ""),

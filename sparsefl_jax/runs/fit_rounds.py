@@ -113,10 +113,10 @@ def fit(config, build: Callable, *, progress: bool = False) -> tuple:
     setup = build(with_rounds(config, length)).setup
     known = exchange_by_shape(setup) if [*budgets] == ["gbit"] else None
     if known is None:
-        by = f"a pilot of {length} rounds"
+        by, told = "pilot", f"a pilot of {length} rounds"
         measured = measure(setup, budgets, seed, progress=progress)
     else:
-        by = "the sizes of its messages"
+        by, told = "messages", "the sizes of its messages"
         (new, *_), (later, *_), _ = exchanges(setup, seed)
         begin = {"gbit": float(new * known[0] + later * known[1])}
         measured = Measured(begin, *known, 0.0)
@@ -134,9 +134,10 @@ def fit(config, build: Callable, *, progress: bool = False) -> tuple:
             break
         setup = build(with_rounds(config, rounds)).setup
     if rounds == most:
-        by = "fit.most" if config.fit.get("most") else "the default of fit.most"
-    config = with_rounds(config, rounds, "pilot")
-    return config, f"{given} pays for {rounds} rounds, by {by}"
+        by = "most"
+        told = "fit.most" if config.fit.get("most") else "the default of fit.most"
+    config = with_rounds(config, rounds, by)
+    return config, f"{given} pays for {rounds} rounds, by {told}"
 
 
 def exchange_by_shape(setup: Setup) -> tuple[float, float] | None:

@@ -94,6 +94,10 @@ def plan(setup: Setup) -> Plan:
         one = trace(stage, start, setup.data, setup.model.frozen)
         _warn_of_dense(start.params, one.layouts)
         state = initial_state.shapes(stage.algorithm, start, info)
+        models = jax.eval_shape(stage.algorithm.deploy, jax.random.key(0), state.server)
+        if setup.metric == "pooled" and "newcomer" in models:  # such as SpaFL's
+            told = "metric='pooled' tests a newcomer's model, which nobody trains"
+            warnings.warn(f"{told}; metric='clients' tests clients' own", stacklevel=2)
         cut = pace(setup, index, state.clients, one.log)
         weights = trees.num_entries((start.params, start.stats))
         timed = clock.of_stage(setup.system, stage, flops, info.num_examples, weights)

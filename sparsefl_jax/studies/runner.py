@@ -155,7 +155,7 @@ def describe(points: Sequence[Point]) -> str:
             plan = experiment.build(point.config, started=True)
         rounds = str(sum(stage.num_rounds for stage in plan.setup.stages))
         if fit_rounds.budgets_of(point.config):
-            rounds = "by a pilot"
+            rounds = "by its budget"
         memory = describe_largest([stage.memory for stage in plan.stages])
         name = point.label or point.name
         rows.append([name, str(len(point.seeds)), rounds, memory])

@@ -127,7 +127,8 @@ def objective(model: Model, *, train: bool = True) -> Callable:
 
 def find_optimizer(name: str, argument: str = "optimizer.name") -> Any:
     """Returns what optax calls so, or a user's `module:function`; None if nothing."""
-    return look_up(argument, name, {}) if ":" in name else vars(optax).get(name)
+    named = vars(optax) | {"muon": optax.contrib.muon}
+    return look_up(argument, name, {}) if ":" in name else named.get(name)
 
 
 @method
@@ -145,6 +146,7 @@ def make_optimizer(
     Args:
       name: an optimizer of optax (`sgd`, `adam`, ...), or `my_module:my_optimizer`, a
         function that takes a `learning_rate` and returns an optax transformation.
+        `muon`, of `optax.contrib`, orthogonalises 2-D leaves and leaves others to Adam.
       learning_rate: the constant rate, unused with a schedule.
       schedule: `(round) -> rate`, an optax schedule, such as those of `learning_rates`.
       weight_decay: passed to the optimizer if it takes one (`adamw`), or else added to
@@ -201,6 +203,8 @@ def within(
     tx: optax.GradientTransformation, mask: PyTree
 ) -> optax.GradientTransformation:
     """Returns an optimizer that sees no gradient of what a mask removes.
+
+    Its update may still be dense, as Muon's is; `train` masks the parameters.
 
     Example:
       >>> clipped = make_optimizer("sgd", learning_rate=1.0, clip=10.0)(0)

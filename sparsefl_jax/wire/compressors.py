@@ -3,7 +3,8 @@
 Their names and papers::
 
     topk      the k largest of all entries: Stich et al., NeurIPS 2018,
-              https://arxiv.org/abs/1809.07599
+              https://arxiv.org/abs/1809.07599; with few bits each: Sarfi et al.,
+              "SparseLoCo", 2025, https://arxiv.org/abs/2508.15706
     randomk   k entries at positions that both ends draw from one seed: the same paper
     qsgd      levels by stochastic rounding: Alistarh et al., NeurIPS 2017,
               https://arxiv.org/abs/1610.02132
@@ -22,7 +23,7 @@ zeros decodes to zeros, but for `majority`.
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +37,7 @@ from sparsefl_jax.wire.positions import Index
 
 Feedback = Literal["ef", "ef21", "none"]
 Scope = Literal["global", "leaf"]
+Rounding = Literal["nearest", "unbiased"]
 _plus_minus = partial(one_bit.levels, lowest=-1.0)
 
 
@@ -71,16 +73,26 @@ def none() -> Compressor:
 
 @check_arguments
 def topk(
-    density: Share = 0.01, scope: Scope = "global", index: Index = "packed"
+    density: Share = 0.01,
+    scope: Scope = "global",
+    index: Index = "packed",
+    bits: int = 32,
+    rounding: Rounding = "nearest",
 ) -> Compressor:
     """Returns the compressor that sends exactly k = ceil(n density) entries.
 
-    Takes k (32 + bits of a position).
+    Takes k (`bits` + bits of a position), and 64 a leaf if bits < 32. An entry is then
+    its sign and one of 2^(bits - 1) magnitudes, evenly spaced from the least to the
+    largest that travel in its leaf; no zero travels. No entry is further from the
+    nearest magnitude than from 0.
 
     Args:
       density: share of the entries that travel, in (0, 1].
       scope: the n entries among which the largest are sought: 'global', or each 'leaf'.
       index: how positions are written, see `packets.Packet`.
+      bits: of a value: 32, or 2 to 8, of which one is the sign.
+      rounding: with fewer than 32 bits, to the 'nearest' magnitude, or 'unbiased': up
+        with the probability that keeps the mean.
 
     Raises:
       ValueError: an argument is not as above.
@@ -90,14 +102,50 @@ def topk(
       >>> message = method.encode(None, {'w': jnp.array([1., -3., 2., 0.])})
       >>> method.decode(message)['w'].tolist()
       [0.0, -3.0, 0.0, 0.0]
+      >>> method = topk(0.75, bits=2)
+      >>> message = method.encode(None, {'w': jnp.array([1., -3., 2.2, 0.])})
+      >>> method.decode(message)['w'].tolist()
+      [1.0, -3.0, 3.0, 0.0]
     """
+    check("bits", bits, (*range(2, 9), 32))
+    check("rounding", rounding, ("nearest",) if bits == 32 else get_args(Rounding))
+    levels, unbiased = jnp.float32(2 ** (bits - 1) - 1), rounding == "unbiased"
 
     def encode(key, update):
         size = jax.tree.map(jnp.abs, update)
         mask = _keep_largest(size, density, scope == "leaf")
         return {"delta": Packet(masks.apply(update, mask), mask, index=index)}
 
-    return Compressor(encode, none().decode)
+    def one(key, leaf, mask):
+        size = jnp.abs(leaf)
+        most = jnp.max(size, initial=0)
+        least = jnp.min(size, where=mask, initial=most)
+        # Of so few digits that its multiples are exact: both ends decode the same.
+        step = jax.lax.reduce_precision((most - least) / levels, 8, 16)
+        level = (size - least) / jnp.where(step > 0, step, jnp.ones_like(step))
+        shift = jax.random.uniform(key, leaf.shape) if unbiased else 0.5
+        level = jnp.clip(jnp.floor(level + shift), 0, levels).astype(jnp.int8)
+        return jnp.where(leaf < 0, ~level, level), jnp.stack([least, step])
+
+    def encode_levels(key, update):
+        delta = encode(key, update)["delta"]
+        mask = jax.tree.map(lambda m, v: m & (v != 0), delta.mask, delta.values)
+        keys = optax.tree.split_key_like(key, update) if unbiased else mask
+        pairs = jax.tree.map(one, keys, delta.values, mask)
+        level, scale = jax.tree.transpose(jax.tree.structure(update), None, pairs)
+        delta = Packet(level, mask, bits=bits, index=index)
+        return {"delta": delta, "scale": Packet(scale)}
+
+    def back(code, scale):
+        level = jnp.where(code < 0, ~code, code).astype(jnp.float32)
+        size = scale[0] + level * scale[1]
+        return jnp.where(code < 0, -size, size)
+
+    def decode_levels(message):
+        return masks.apply(_with_scale(back, message), message["delta"].mask)
+
+    whole = encode, none().decode
+    return Compressor(*whole if bits == 32 else (encode_levels, decode_levels))
 
 
 def randomk(density: float = 0.01, unbiased: bool = False) -> Compressor:

@@ -17,6 +17,7 @@ from sparsefl_jax.wire import compressors
 from sparsefl_jax.wire.packets import Packet
 from tests.algorithms import rounds
 from tests.reference.averaging_by_hand import flat
+from tests.reference.by_hand import bits
 from tests.reference.regrowth_by_hand import best
 from tests.refusals import refused
 
@@ -79,6 +80,24 @@ def ternary(density):
 
     def code(x, sizes):
         return np.concatenate([one(v) for v in np.split(x, np.cumsum(sizes)[:-1])])
+
+    return code
+
+
+def few(density, bits):
+    """Returns top-k over all entries, in 2^(bits - 1) magnitudes of each leaf."""
+
+    def one(x):
+        size = np.abs(x[x != 0])
+        if not size.size:
+            return x
+        grid = np.linspace(size.min(), size.max(), 2 ** (bits - 1))
+        nearest = grid[np.abs(np.abs(x)[:, None] - grid).argmin(1)]
+        return np.sign(x) * nearest
+
+    def code(x, sizes):
+        kept = np.split(top(density)(x, sizes), np.cumsum(sizes)[:-1])
+        return np.concatenate([one(v) for v in kept])
 
     return code
 
@@ -183,11 +202,18 @@ def test_ef21_by_hand_and_the_server_holds_the_mean_of_the_estimates(start):
         close(server.params, vector(before.params) + held.mean(0))
 
 
-def test_stc_both_ways_by_hand():
-    method = make(up="stc", down="stc", density=0.3)
-    residual, wait, code = np.zeros((3, 11)), 0.0, ternary(0.3)
+@pytest.mark.parametrize(
+    ("name", "given", "code"),
+    [("stc", {}, ternary(0.3)), ("topk", {"bits": 3}, few(0.3, 3))],
+)
+def test_feedback_both_ways_by_hand(name, given, code):
+    """Steps of few bits have 17 binary digits, of which 2^-17 = 8e-6 is the last."""
+    method = make(up=name, down=name, density=0.3, **given)
+    residual, wait, atol = np.zeros((3, 11)), 0.0, 2e-5
     rounds = play(method, ALL[:3])
-    for deltas, (before, _, downs, _, server) in zip(DELTAS, rounds, strict=False):
+    for deltas, (before, clients, downs, _, server) in zip(
+        DELTAS, rounds, strict=False
+    ):
         close(downs[0]["params"].values, vector(before.params), atol=0)
         pending = vectors(deltas) + residual
         sent = np.stack([code(p, LEAVES) for p in pending])
@@ -195,8 +221,27 @@ def test_stc_both_ways_by_hand():
         wait = wait + mean(sent)
         move = code(wait, LEAVES)
         wait = wait - move
-        close(server.params, vector(before.params) + move)
-        close(server.step.residual, wait)
+        close(server.params, vector(before.params) + move, atol)
+        close(server.step.residual, wait, atol)
+        for client, e in zip(clients, residual, strict=True):
+            close(client.memory, e, atol)
+
+
+def test_the_bits_of_few_bits_both_ways_by_hand():
+    """4 of 11 entries travel, with 2 bits and two floats in each of two leaves.
+
+    With `coo` their positions take 3 + 3 bits and 3 an entry. Client 0 gets the model,
+    then a step; client 1, which missed a round, all entries that have changed.
+    """
+    method = make(up="topk", down="topk", density=0.3, bits=2, index="coo")
+    few_bits = 4 * 2 + 2 * 64 + 6 + 4 * 3
+    told = [*play(method, [(0, 1), (0,), (0, 1)])]
+    for _, _, _, ups, _ in told:
+        assert {bits(up) for up in ups.values()} == {few_bits}
+    assert bits(told[0][2][1]) == 32 * 11
+    assert bits(told[1][2][0]) == bits(told[2][2][0]) == few_bits
+    moved = vector(told[2][0].params) != vector(told[0][0].params)
+    assert bits(told[2][2][1]) == 6 + moved.sum() * (32 + 3)
 
 
 def way_of(message):
@@ -208,9 +253,15 @@ def way_of(message):
     return sent.pop() if sent else "step"
 
 
-@pytest.mark.parametrize("down", ["stc", pytest.param("sign", marks=pytest.mark.slow)])
-def test_a_client_replays_the_model_from_what_travels(down):
-    given = {"density": 0.3} if down == "stc" else {}
+@pytest.mark.parametrize(
+    ("down", "given"),
+    [
+        ("stc", {"density": 0.3}),
+        pytest.param("sign", {}, marks=pytest.mark.slow),
+        ("topk", {"density": 0.3, "bits": 5, "rounding": "unbiased"}),
+    ],
+)
+def test_a_client_replays_the_model_from_what_travels(down, given):
     method = make(up="sign", down=down, **given)
     coder, held, seen = compressors.build(down, given), {}, {}
     cohorts = [(0, 1), (0,), (0, 2), (2, 0), (1, 0), (1, 2)]
@@ -228,7 +279,7 @@ def test_a_client_replays_the_model_from_what_travels(down):
                 held[i] = jax.tree.map(jnp.add, held[i], coder.decode(message))
             seen.setdefault(i, []).append(way)
             close(held[i], vector(before.params), atol=0)  # bit for bit
-    late = "patch" if down == "stc" else "full"
+    late = "full" if down == "sign" else "patch"
     assert seen == {
         0: ["full", "step", "step", "step", "step"],
         1: ["full", late, "step"],  # missed three rounds
@@ -283,7 +334,9 @@ def test_a_lost_uplink_leaves_the_memory_as_it_was():
     ("given", "said"),
     [
         ({"down": "randomk"}, "down='randomk', expected one of topk, stc, sign"),
-        ({"bits": 4}, "bits=4, expected None with up='topk', down=None"),
+        ({"up": "stc", "bits": 4}, "bits=4, expected None with up='stc', down=None"),
+        ({"bits": 1}, "bits=1, expected one of 2, 3, 4, 5, 6, 7, 8, 32"),
+        ({"rounding": "unbiased"}, "rounding='unbiased', expected one of nearest"),
         ({"up": "majority", "feedback": "ef"}, "feedback='ef', expected one of none"),
         ({"up": "majority"}, "server_optimizer=None, expected one"),
         ({"feedback": "ef21"}, "clients=None, expected"),

@@ -16,13 +16,13 @@ from sparsefl_jax.algorithms.spafl import (
     is_dead,
     prune,
 )
-from sparsefl_jax.analysis.flash import values_only_bits
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.charges import message_bits
 from tests.algorithms import rounds
 from tests.reference.by_hand import bare, batches, context, mean_of, model_of
+from tests.silent import values_only_bits
 
 
 def test_a_weight_of_zero_has_no_slope_through_its_importance():

@@ -8,12 +8,11 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.analysis import fedsparsify as paper
-from sparsefl_jax.analysis.flash import values_only_bits
 from sparsefl_jax.sparsity import masks
 from tests import silent
 from tests.reference.printed_figures import settle
 from tests.reference.printed_spafl import CIFAR, CONVOLUTIONS, MNIST
-from tests.silent import STILL, network
+from tests.silent import STILL, network, values_only_bits
 
 pytestmark = pytest.mark.slow
 

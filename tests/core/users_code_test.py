@@ -9,6 +9,7 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax.config import defaults
 from sparsefl_jax.config.defaults import fill_in, plain
+from sparsefl_jax.core import users_code
 from sparsefl_jax.runs import folder, simulate
 from tests.refusals import launched
 
@@ -147,3 +148,9 @@ def test_an_error_in_a_run_says_where_and_what_stays(tmp_path, monkeypatch):
         sfl.experiment(stages, model, data, workdir=tmp_path / "a", **settings)
     (note,) = raised.value.__notes__
     assert "after round 1 of stage 0; its last checkpoint stays" in note
+
+
+def test_causes_that_form_a_circle_have_an_end():
+    first, second = ValueError("a"), ValueError("b")
+    first.__cause__, second.__context__ = second, first
+    assert not users_code.owns(first)

@@ -22,7 +22,10 @@ def test_columns_floats_and_one_hot_rows_are_labels(kind):
     assert sources.make_dataset(tokens, tokens).y.shape == (4, 3)
 
 
-@pytest.mark.parametrize("y", [[26, 1, 9, 26], WORDS, np.array(WORDS, object)], ids=str)
+GAPS = [[26, 1, 9, 26], [10, 0, 5, 10], [2**40, -1, 0, 2**40]]
+
+
+@pytest.mark.parametrize("y", [*GAPS, WORDS, np.array(WORDS, object)], ids=str)
 def test_classes_are_numbered_and_keep_their_names(y):
     data = sources.make_dataset(X, y, X[:1], y[2:3])
     assert data.y.tolist() == PLACES and data.y_test.tolist() == [1]

@@ -69,7 +69,7 @@ def test_users_that_differ_stay_apart(users, users_test, numbers, numbers_test):
     "change, said",
     [
         ({"y": LABELS[:3]}, "y has 3 labels for 4 samples"),
-        ({"y": LABELS - 1}, "labels from -1 to 0"),
+        ({"y": LABELS - 1, "num_classes": 2}, "labels from -1 to 1 with num_classes=2"),
         ({"y_test": None}, "y_test=None; give both"),
         ({"y": LABELS + 0.5}, "expected integers"),
         ({"x": np.full((4, 2, 2, 1), 256)}, "pixels outside 0 to 255"),
@@ -77,7 +77,7 @@ def test_users_that_differ_stay_apart(users, users_test, numbers, numbers_test):
         ({"x": np.zeros((4, 3, 2, 1), np.uint8)}, "x_test has uint8"),
         ({"users": [0, 1]}, "users has shape (2,), expected 4 ids"),
         ({"users": [0.5, 1, 2, 2]}, "users are float64, expected integers"),
-        ({"y": LABELS * 10**6}, "expected above the label 1000000"),
+        ({"y": LABELS * 2, "num_classes": 2}, "from 0 to 2 with num_classes=2"),
         ({"x": IMAGES.astype(float) + 1e39}, "x has values that are not finite"),
         ({"x": IMAGES[:0], "y": LABELS[:0]}, "x has shape (0, 2, 2, 1)"),
     ],

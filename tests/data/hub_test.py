@@ -293,6 +293,24 @@ def test_a_run_says_which_columns_it_read(place, capsys, monkeypatch):
     assert told in (place / "run/report.html").read_text()
 
 
+GERMAN = ["1.234,56", "3,5", "-12,25", "2.000.000", "7", "0,5"]
+
+
+def test_decimal_commas_and_points_between_thousands_are_read(place):
+    days = [f"{day}.05.2021" for day in (12, 13) * 3]
+    name = csv(place, ";", size=GERMAN, weight=["3,5", "4"] * 3, sex=["m", "f"] * 3)
+    data = sources.load(name, hf={"label": "sex"})
+    wanted = [[1234.56, 3.5, -12.25, 2e6, 7, 0.5], [3.5, 4] * 3]
+    np.testing.assert_array_equal(data.x.T, np.float32(wanted))
+    assert data.numeric.tolist() == [True, True]
+    name = csv(place, ";", size=["3,5", "4"] * 3, day=days, sex=["m", "f"] * 3)
+    data = sources.load(name, hf={"label": "sex", "table": "size"})
+    assert data.x[:, 0].tolist() == [3.5, 4] * 3 and "left out day" in data.columns
+    for other, told in (days, "1.234,56 and 12.05.2021"), (["3.5", "4"] * 3, "and 3.5"):
+        name = csv(place, ";", size=GERMAN, other=other, sex=["m", "f"] * 3)
+        refused(lambda name=name: sources.load(name, hf={"label": "sex"}), told)
+
+
 def test_numbers_are_no_classes(place):
     name = csv(place, size=[1.5, 2, 4, 3] * 30, price=[i + 0.5 for i in range(120)])
     told = "y is float64 (120,), expected integers or texts [n], or integers [n, T]"

@@ -1,6 +1,7 @@
 """LEAF's JSON: its layouts, pixels and users, and what is refused."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -119,3 +120,45 @@ def test_bad_files_are_one_line(tmp_path, text):
     mixed = TRAIN | {"train/2.json": content({"e": 1}, None, 9)}
     folder = write(tmp_path / "mixed", mixed)
     refused(lambda: sources.load(folder), "hold [(9,), (28, 28, 1)], expected")
+
+
+def test_leafs_own_folder_has_the_files_in_data(tmp_path):
+    write(tmp_path / "synthetic" / "data", TRAIN | TEST)
+    data = sources.load(str(tmp_path / "synthetic"))
+    assert data.name == "synthetic/" and (len(data.y), len(data.y_test)) == (9, 4)
+
+
+LOST = {  # of four test samples, by users d, b, b and never
+    "natural": "2 of 3 test users train; 1 of 4 test samples are of others",
+    "within": "4 of 4 test samples of the data set are not read",
+    "unseen": "3 of 4 test samples of the data set are not read",
+    "partition": "test samples go to clients by class",
+    "pooled": "",
+}
+
+
+@pytest.mark.parametrize("split, told", LOST.items())
+def test_a_split_says_which_test_samples_do_not_reach_their_users(
+    tmp_path, split, told
+):
+    data = sources.load(write(tmp_path, TRAIN | TEST))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        fed = federate(data, "natural", test_split=split)
+    assert told in fed.tests and fed.tests.startswith(f"{split}: ")
+    assert any(told in str(one.message) for one in found) == bool(found) == bool(told)
+
+
+def test_users_of_the_test_files_alone_are_unseen_clients(tmp_path):
+    """LEAF's `-t user`; the others test on a fifth of their own, at least a sample."""
+    tests = {"test/0.json": content({"never": 1, "other": 2})}
+    data = sources.load(write(tmp_path, TRAIN | tests))
+    with pytest.warns(UserWarning, match="none of 2 test users train; 3 of 3 test"):
+        federate(data, "natural", test_split="natural")
+    fed = federate(data, "natural", test_split="unseen", val_fraction=0.4)
+    assert fed.clients == ["b", "ace", "d", "never", "other"]
+    assert fed.train.size.tolist() == [1, 1, 2, 0, 0]
+    assert fed.val.size.tolist() == [1, 0, 1, 0, 0]
+    assert fed.test.size.tolist() == [1, 1, 1, 1, 2] and len(fed.x_test) == 6
+    images = fed.x_test[fed.test.index[4]].reshape(2, -1)
+    np.testing.assert_array_equal(images, levels("other", 2))

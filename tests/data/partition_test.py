@@ -209,7 +209,7 @@ REFUSED = [
     ("pathological", 3, {"classes_per_client": 1}, "=1 do not hold all 4"),
     ("pathological", 24, {}, "need 12 samples of class 0; there are 10"),
     ("natural", None, {"users": None}, "needs a data set with users"),
-    ("natural", 3, {"users": Y % 2}, "num_clients=3 users"),
+    ("natural", 3, {"users": Y % 2}, "expected 1 to 2, or 0 (in Python None) for all"),
     ("natural", None, {"users": Y[:5]}, "5 ids for 40 samples"),
 ]
 
@@ -220,7 +220,7 @@ def test_bad_arguments_are_named(name, clients, given, said):
     refused(lambda: split(Y, clients, seed=0, **given), said)
 
 
-@pytest.mark.filterwarnings("ignore:the test set is not read")
+@pytest.mark.filterwarnings("ignore:test_split='within'")
 @pytest.mark.parametrize(
     ("name", "given", "train", "val", "test"),
     [

@@ -11,11 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from sparsefl_jax.algorithms import fedavg, heterofl, spafl
-from sparsefl_jax.analysis.flash import values_only_bits
 from sparsefl_jax.models import Model
 from sparsefl_jax.sparsity import trees
 from tests import silent
-from tests.silent import STILL, network
+from tests.silent import STILL, network, values_only_bits
 
 MNIST, CIFAR = (28, 28, 1), (32, 32, 3)
 CONVOLUTIONS = ("*conv*/kernel", "*shortcut/kernel")

@@ -193,6 +193,7 @@ OTHERS = {
     **dict.fromkeys(
         ("fedsparsify_global", "fedsparsify_adam", "fedsparsify_local"), received
     ),
+    **dict.fromkeys(("fedsparsify_muon", "spdst_muon"), received),
     **dict.fromkeys(("sensitivity", "jmwst", "nst"), operated),
     **dict.fromkeys(("hetero_jmwst", "hetero_jmwst_frozen"), operated),
     **dict.fromkeys(("spafl", "local_only", "spafl_seed", "local_sent"), thresholds),

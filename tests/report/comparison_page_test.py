@@ -118,11 +118,13 @@ def test_unlike_runs_are_refused_or_marked_everywhere(tmp_path, capsys):
     records = list(lines([(1, 0.5), (2, 0.6)], more={"metric": "clients"}))
     other = write(tmp_path / "two", records, method="spafl")
     out = tmp_path / "comparison"
-    assert main([str(one), str(other)]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main([str(one), str(other)])
     error = capsys.readouterr().err.splitlines()
     assert error[-1].startswith("error: ") and "--unlike" in error[-1]
+    assert error[-1].index("metric=clients in all runs") < error[-1].index("--unlike")
     assert not out.exists()
-    assert main([str(one), str(other), "--unlike"]) == 0
+    main([str(one), str(other), "--unlike"])
     printed = capsys.readouterr().out
     assert "\nspafl † (clients) " in printed
     assert "spafl †: another metric than fedavg." in printed
@@ -144,7 +146,7 @@ def test_a_study_folder_stands_for_its_runs_and_names_them(tmp_path, capsys):
     points = {"dense": config, "s10": config, "not_begun": config}
     held = {"points": points, "labels": {"s10": "Ours at 10 %"}}
     (tmp_path / "study.json").write_text(json.dumps(held))
-    assert main([str(tmp_path)]) == 0
+    main([str(tmp_path)])
     rows = capsys.readouterr().out.partition("\n\n")[0].splitlines()[2:]
     assert [re.split(" {2,}", row)[:2] for row in rows] == [
         ["fedavg", "2"],
@@ -153,7 +155,8 @@ def test_a_study_folder_stands_for_its_runs_and_names_them(tmp_path, capsys):
     text = (tmp_path / "report.html").read_text()
     assert "Ours at 10 %" in text and "spafl" not in Page(text).text
     (tmp_path / "study.json").write_text('{"points": {"not_begun": {"seed": 0')
-    assert main([str(tmp_path)]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path)])
     assert "study.json" in capsys.readouterr().err
 
 
@@ -198,7 +201,7 @@ def test_validation_decides_where_it_disagrees_with_the_test_set(tmp_path, capsy
     assert report.describe_choice(comparison, ["optimizer.learning_rate"]) == (
         "validation chooses optimizer.learning_rate=0.1: 83.1 % (test 82.4 %)"
     )
-    assert main([str(tmp_path)]) == 0
+    main([str(tmp_path)])
     table = rows_of(capsys.readouterr().out)
     found = [(row["val %"], row["last %"]) for row in table]
     assert found == [("83.1", "82.4"), ("70.0", "90.0"), ("50.0", "30.0")]
@@ -217,7 +220,7 @@ def test_seen_and_unseen_clients_have_columns_of_their_own(tmp_path, capsys):
         shares = {f"{clients}_accuracy": share for clients, share in shares.items()}
         records[-1]["models"]["global"] |= shares
         write(tmp_path / name / "seed_0", records)
-    assert main([str(tmp_path / "all"), str(tmp_path / "apart")]) == 0
+    main([str(tmp_path / "all"), str(tmp_path / "apart")])
     found = [
         (row["seen %"], row["unseen %"]) for row in rows_of(capsys.readouterr().out)
     ]
@@ -227,3 +230,22 @@ def test_seen_and_unseen_clients_have_columns_of_their_own(tmp_path, capsys):
     assert written and "seen clients %" in page and "unseen clients %" in page
     write_comparison([tmp_path / "all"], tmp_path / "none")
     assert "seen clients" not in (tmp_path / "none/report.html").read_text()
+
+
+FITTED = {
+    "pilot": "fit.gbit=4 pays for 7 rounds, as a pilot of 20 rounds estimated.",
+    "messages": "fit.gbit=4 pays for 7 rounds, by the sizes of its messages.",
+    "most": "fit.gbit=4 pays for at least 7 rounds, the most that fit.most allows.",
+}
+
+
+@pytest.mark.parametrize("by, told", FITTED.items())
+def test_the_page_names_the_data_the_clients_that_trained_and_how_rounds_were_fitted(
+    tmp_path, by, told
+):
+    fields = {"dataset": "/x/synthetic/data", "num_clients": 0, "num_rounds": 7}
+    run = write(tmp_path / "a", [(1, 0.5)], **fields, fit={"gbit": 4.0, "by": by})
+    np.save(run / "partition.npy", np.array([[3, 0], [0, 0], [1, 1]]))
+    write_comparison([run], tmp_path / "out", title="LEAF")
+    text = " ".join((tmp_path / "out" / "report.html").read_text().split())
+    assert "synthetic" in text and "2 clients" in text and told in text

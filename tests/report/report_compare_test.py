@@ -97,7 +97,8 @@ def test_main_fails_in_one_line(tmp_path, capsys):
     path = write_seed(tmp_path / "a", 0)
     file = str(path / "config.json")
     for wrong, *extra in ([str(tmp_path / "no")], [str(path), "--out", file]):
-        assert main([wrong, *extra]) == 2
+        with pytest.raises(SystemExit, match="2"):
+            main([wrong, *extra])
         out, err = capsys.readouterr()
         (last,) = [x for x in err.splitlines() if not x.startswith("wrote ")]
         assert last.startswith("error: ") and wrong in last

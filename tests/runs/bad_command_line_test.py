@@ -57,11 +57,34 @@ def test_what_is_named_has_arguments_of_its_own(monkeypatch, line, section, held
     assert {name: found.get(name) for name in held} == held
 
 
+@pytest.mark.parametrize("section", ["first_stage", "schedule"])
+def test_a_section_that_may_be_empty_offers_none(monkeypatch, section):
+    line = f"--config={ROOT}/configs/{MINI} --config.{section}.name=None"
+    with pytest.raises(ValueError, match="did you mean 'none'.*, none$"):
+        given(monkeypatch, *line.split())
+
+
 def test_a_density_that_only_the_old_method_read_goes_with_it(monkeypatch):
     line = f"--config={ROOT}/configs/{PLAIN}"
     assert freeze(given(monkeypatch, *line.split())).density is None
     with pytest.raises(ValueError, match="density=0.05 has no effect here: 'fed"):
         freeze(given(monkeypatch, *f"{line} --config.density=0.05".split()))
+
+
+DROPPED = [  # a change of configs/own_npz.py, and what it is said to leave out
+    ("partition.name=natural", ""),  # and not the alpha of another partition
+    (
+        f"algorithm.name=fedavg {STAGE}=none",
+        "the file had set density=0.1, left out here\n",
+    ),
+]
+
+
+@pytest.mark.parametrize("change, said", DROPPED)
+def test_what_a_new_name_leaves_out_is_told(monkeypatch, capsys, change, said):
+    line = f"--config={ROOT}/configs/own_npz.py --config.{change}"
+    given(monkeypatch, *line.split())
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize(

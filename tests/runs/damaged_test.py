@@ -59,13 +59,15 @@ ENTRIES = {
 
 def refusal(entry, run):
     """Returns what an entry point refuses with, or ''; any other error passes."""
-    said = io.StringIO()
+    said, code = io.StringIO(), None
     try:
         with (
             contextlib.redirect_stderr(said),
             contextlib.redirect_stdout(io.StringIO()),
         ):
-            code = ENTRIES[entry](run)
+            ENTRIES[entry](run)
+    except SystemExit as end:
+        code = end.code
     except ValueError as error:
         assert entry.startswith("load"), error
         return f"{error}\n"

@@ -1,6 +1,7 @@
 """What is known of a run before it begins, by hand."""
 
 import re
+import warnings
 
 import pytest
 
@@ -51,3 +52,11 @@ def test_fedavg_by_hand(world):
     assert told["memory: server"] == format_si(devices * 4 * DENSE, "B")
     assert "memory: working set" not in told  # which no shape tells
     assert told["total"].startswith("4 rounds, at least ")
+
+
+def test_a_pooled_metric_of_a_model_that_nobody_trains_is_told(world):
+    with pytest.warns(UserWarning, match="pooled.* nobody trains; metric='clients'"):
+        parts_of(world, [stage(sfl.spafl(*world[2]), 2)], metric="pooled")
+    with warnings.catch_warnings(action="error"):
+        parts_of(world, [stage(sfl.spafl(*world[2]), 2)])
+        parts_of(world, [stage(sfl.ditto(*world[2]), 2)], metric="pooled")

@@ -65,7 +65,7 @@ def test_a_dense_budget_pays_for_whole_rounds(rounds):
             fit_rounds.fit(asked, experiment.build)
         return
     found, said = fit_rounds.fit(asked, experiment.build)
-    assert found.num_rounds == int(rounds) and found.fit.by == "pilot"
+    assert found.num_rounds == int(rounds) and found.fit.by == "messages"
     assert f"pays for {int(rounds)} rounds, by the sizes of its messages" in said
 
 
@@ -161,7 +161,7 @@ def test_most_limits_the_rounds_over_which_evaluations_are_spread():
     asked = config(gbit=13 * ROUND, pilot=4, most=12, evaluations=5)
     found, said = fit_rounds.fit(asked, experiment.build)
     assert said.endswith("pays for 12 rounds, by fit.most")
-    assert (found.num_rounds, found.eval_every, found.fit.by) == (12, 2, "pilot")
+    assert (found.num_rounds, found.eval_every, found.fit.by) == (12, 2, "most")
     asked.fit.evaluations = 40
     assert fit_rounds.fit(asked, experiment.build)[0].eval_every == 1
 

@@ -147,3 +147,18 @@ def test_a_run_without_unseen_clients_has_no_new_keys():
     data = from_arrays(x, y, x_test=x, y_test=y, num_clients=5)
     assert not any("seen" in key for key in run(data, rounds=1).metrics[-1])
     assert federated.widths(data) == (4, 1, 4)
+
+
+def test_users_of_the_test_set_alone_are_tested_and_never_train():
+    rng = np.random.default_rng(0)
+    x, users = rng.normal(size=(100, 6)).astype(np.float32), np.arange(100) % 10
+    y, new = (x[:, 0] > 0).astype(int), users > 6
+    given = {"x_test": x[new], "y_test": y[new], "users_test": users[new]}
+    split = {"partition": "natural", "test_split": "unseen", "users": users[~new]}
+    data = from_arrays(x[~new], y[~new], **given, **split)
+    last = run(data).metrics[-1]
+    assert (
+        not data.train.size[7:].any() and data.test.size.tolist() == [2] * 7 + [10] * 3
+    )
+    parts = 14 * last["seen_accuracy"] + 30 * last["unseen_accuracy"]
+    assert last["accuracy"] == pytest.approx(parts / 44)

@@ -73,6 +73,7 @@ def draws(world):
 COVERED = {"coverage": True, "server_optimizer": optax.sgd(1.0)}
 HALF = {"density": 0.5}
 BOTH = {"up": "stc", "down": "stc", "density": 0.2}
+FEW = {"down": "topk", "density": 0.1, "bits": 3, "rounding": "unbiased"}
 TENTH = {"density": 0.1}
 EF21 = TENTH | {"feedback": "ef21", "clients": 5}
 VOTES = {"up": "majority", "down": "sign", "server_optimizer": optax.sgd(0.01)}
@@ -80,6 +81,8 @@ SIGNED = MRN | {"mask": "signed", "noise": "gaussian", "index": "entropy"}
 FROZEN = {"select": "cyclic", "fill": "freeze", "keep_optimizer": True}
 SCHEDULE = {"density": fedsparsify.DENSITY, "rounds": fedsparsify.ROUNDS}
 ADAM = {"server_optimizer": optax.adam(0.01)}
+# Its iteration multiplies roundings by up to 485, so that its steps are small here.
+MUON = local.make_optimizer("muon", learning_rate=1e-3)
 LAYER = {"scope": "layer", "keep_optimizer": True}
 
 
@@ -104,6 +107,7 @@ TABLE = {
     "complement": row(sfl.complement, {"density": KEPT}, complements),
     "compressed": row(sfl.compressed, TENTH | {"index": "golomb"}),
     "compressed_stc": row(sfl.compressed, BOTH),
+    "compressed_bits": row(sfl.compressed, FEW),
     "compressed_sign": row(sfl.compressed, {"up": "sign", "down": "sign"}),
     "compressed_ef21": row(sfl.compressed, EF21),
     "compressed_ef21_gradient": row(sfl.compressed, EF21 | {"start": "gradient"}),
@@ -117,12 +121,16 @@ TABLE = {
         sfl.fedsparsify_global, SCHEDULE, fedsparsify.purges_on_server
     ),
     "fedsparsify_adam": row(sfl.fedsparsify_global, SCHEDULE | ADAM),
+    "fedsparsify_muon": row(
+        sfl.fedsparsify_global, SCHEDULE | {"server_optimizer": MUON(0)}
+    ),
     "fedsparsify_local": row(
         sfl.fedsparsify_local, SCHEDULE, fedsparsify.purges_on_clients
     ),
     "pdst": row(sfl.pdst, HALF, frozen_and_dense),
     "spdst": row(sfl.spdst, {}, frozen),
     "spdst_keep": row(sfl.spdst, {"keep_optimizer": True}, keeps_velocity),
+    "spdst_muon": Row(sfl.spdst, {"keep_optimizer": True}, frozen, MUON),
     "jmwst": row(sfl.jmwst, HALF, votes, every=1),
     "jmwst_2": row(sfl.jmwst, HALF | {"r_int": 2}, votes, every=2),
     "nst": row(sfl.nst, HALF),

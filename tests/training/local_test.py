@@ -173,6 +173,70 @@ def test_a_given_optimizer_state_is_continued(key):
     assert not np.allclose(*moved)
 
 
+def orthogonalized(matrix):
+    """Returns five steps of Newton-Schulz, which has at least as many columns as rows.
+
+    The momentum of a first step is a multiple of the gradient, which drops out.
+    """
+    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    x = wide / np.linalg.norm(wide)
+    for _ in range(5):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.775 * square + 2.0315 * square @ square) @ x
+    return x if wide is matrix else x.T
+
+
+def test_muon_within_a_mask_steps_along_its_part_of_the_orthogonalized_gradient(key):
+    """A first step of 2 x 3 weights is -rate sqrt(3 / 2) times that of the mask.
+
+    The optimizer's update is dense although it sees the mask alone; the mask then cuts
+    it. Clients are vmapped.
+    """
+    tx = local.make_optimizer("muon", learning_rate=RATE)(0)
+    mask = np.array([[1, 0, 1], [0, 1, 1]], bool)
+    begun = start().params["w"]
+    model = start()._replace(params={"w": jnp.where(mask, begun, 0)}, mask={"w": mask})
+    clients = [client(size, slots=1) for size in (1, 2)]
+    stacked = jax.tree.map(lambda *v: jnp.stack(v), *clients)
+    num_steps = stacked.num_steps[0]  # which clients of a round share
+
+    def train(key, batches):
+        batches = batches._replace(num_steps=num_steps)
+        return local.train(key, linear(), tx, model, batches).model.params["w"]
+
+    found = jax.vmap(train)(jax.random.split(key, 2), stacked)
+    for weights, batches in zip(found, clients, strict=True):
+        moved = by_hand(model.params, batches, 0, 1)
+        gradient = np.where(mask, (model.params["w"] - moved) / RATE, 0)
+        step = -RATE * np.sqrt(3 / 2) * orthogonalized(gradient)
+        assert (step[~mask] != 0).any()
+        assert (np.asarray(weights)[~mask] == 0.0).all()
+        change = np.asarray(weights - model.params["w"])
+        assert (change[~mask] == 0.0).all()
+        np.testing.assert_allclose(change[mask], step[mask], rtol=2e-3, atol=1e-5)
+
+
+def test_muon_orthogonalizes_matrices_and_embeddings_and_leaves_all_else_to_adam():
+    """Adam's first step with Nesterov's momentum is rate (1 + .09 / .19) times a sign.
+
+    The mask leaves of a convolution its first row of filters.
+    """
+    rng = np.random.default_rng(1)
+    shapes = {"bias": (4,), "kernel": (3, 3, 2, 4), "embedding": (7, 3)}
+    grads = {k: np.float32(rng.normal(size=shape)) for k, shape in shapes.items()}
+    mask = {k: np.ones(shape, bool) for k, shape in shapes.items()}
+    mask["kernel"][1:] = False
+    tx = local.within(local.make_optimizer("muon", learning_rate=0.5)(0), mask)
+    params = jax.tree.map(jnp.zeros_like, grads)
+    update, _ = tx.update(grads, tx.init(params), params)
+    sign = -0.5 * (1 + 0.09 / 0.19)
+    for name in ("bias", "kernel"):
+        want = np.where(mask[name], sign * np.sign(grads[name]), 0)
+        np.testing.assert_allclose(update[name], want, rtol=1e-4)
+    want = -0.5 * orthogonalized(np.float64(grads["embedding"]))
+    np.testing.assert_allclose(update["embedding"], want, rtol=2e-3, atol=1e-5)
+
+
 def test_weight_decay_is_that_of_an_optimizer_with_its_own():
     # Adam's first step has the size of the rate; AdamW's own default would be 1e-4.
     params, grads = {"w": jnp.float32([2.0])}, {"w": jnp.float32([1.0])}

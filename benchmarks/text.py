@@ -1,0 +1,165 @@
+"""Writes the tables of docs/text.md from the folders of studies/text_adapters.py.
+
+    python -m benchmarks.text runs/text_tune runs/text runs/text_pooled
+
+The results of each finished run are added to `benchmarks/tables/text.json`, from which
+the tables and `docs/figures/text.py` are drawn; commit them. Score and intervals are
+those of version 2 of the benchmark, with a budget of what rank 16 costs at 8 bits.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.measure import markdown
+from benchmarks.pages import ROOT, redraw
+from benchmarks.v2 import outcome, rules
+from sparsefl_jax.report import costs, read_groups
+from sparsefl_jax.report.load import Run
+from sparsefl_jax.system import files
+
+RESULTS, PAGE = "benchmarks/tables/text.json", "docs/text.md"
+DENSE, BUDGET = "rank-16", "rank-16-8bit"
+SPARSE, RIVALS = ("flasc-0.25", "flasc-0.0625"), ("rank-1", "rank-2", BUDGET)
+# Two families, fixed before the first run of the study: FLASC's claim, that it reaches
+# rank 16 in as many rounds, and what cheaper dense adapters do with as many bits.
+ROUNDS = [(name, DENSE) for name in (*SPARSE, "topk-0.0625", *RIVALS, "ffa-16")]
+BITS = [(name, rival) for name in SPARSE for rival in RIVALS]
+MAJORITY = 444 / 872  # accuracy before the first evaluation
+
+
+def entry(point: str, run: Run) -> dict:
+    """Returns the results of a finished run.
+
+    Args:
+      point: the name of its point in the study.
+      run: its records.
+
+    Returns:
+      `curve`: rounds, Gbit both ways so far, accuracy and validation accuracy, shares
+      of 1, at each evaluation; `positions`, a share of all bits; seed, commit and
+      versions.
+    """
+    stage = run.summary["stages"][-1]
+    bits = stage["bits_up"] + stage["bits_down"]
+    spent = costs.progress(run)["gbit"]
+    curve = [
+        [done, float(spent[done]), costs.accuracy(record), record.get("val_accuracy")]
+        for done, record in ((run.done(r), r) for r in run.evals)
+    ]
+    return {
+        "point": point,
+        "seed": run.config["seed"],
+        "curve": curve,
+        "positions": stage["bits_positions"] / bits,
+        **{name: run.summary[name] for name in ("seconds", "commit", "versions")},
+    }
+
+
+def evals(found: Mapping) -> pd.DataFrame:
+    """Returns the evaluations of an entry, after that of a constant answer."""
+    columns = ["rounds", "gbit", "accuracy", "validation"]
+    curve = [[0, 0.0, MAJORITY, None], *found["curve"]]
+    return pd.DataFrame(curve, columns=columns)
+
+
+def by_point(entries: Sequence[dict], value) -> dict[str, pd.Series]:
+    """Returns `value` of an entry's evaluations for each point, by seed."""
+    found = {}
+    for each in entries:
+        found.setdefault(each["point"], {})[each["seed"]] = value(evals(each))
+    return {point: pd.Series(values) for point, values in found.items()}
+
+
+def at_end(table: pd.DataFrame) -> float:
+    """Returns the mean accuracy of the evaluations in the last fifth of the rounds."""
+    return outcome.reached(table, [np.inf]).tail[0]
+
+
+def spent(table: pd.DataFrame) -> float:
+    """Returns the Gbit of a run."""
+    return table["gbit"].iloc[-1]
+
+
+def tables(found: Mapping[str, Sequence[dict]]) -> dict[str, str]:
+    """Returns the tables of the page, Markdown by name.
+
+    Args:
+      found: the entries of 'tuning', 'study', 'pooled' and 'torch'.
+    """
+    study, tries = found["study"], found["tuning"]
+    gbit, ends = by_point(study, spent), by_point(study, at_end)
+    limits = rules.budgets(gbit[BUDGET].mean())
+    scores = by_point(study, lambda e: outcome.score(outcome.reached(e, limits)))
+    positions = pd.DataFrame(study).groupby("point")["positions"].mean()
+    chosen = by_point(tries, lambda e: e["validation"].iloc[-rules.LEAST :].mean())
+    rows = [
+        [f"`{name}`", _points(ends[name]), _points(scores[name])]
+        + [f"{1000 * gbit[name].mean():.0f}", f"{100 * positions[name]:.1f} %"]
+        + [f"{gbit[DENSE].mean() / gbit[name].mean():.1f}x"]
+        for name in gbit
+    ]
+    head = ["point", "60 rounds", "equal bits", "Mbit", "positions", "fewer bits"]
+    return {
+        "text_study": markdown(head, rows),
+        "text_rounds": _differences(ends, ROUNDS),
+        "text_bits": _differences(scores, BITS),
+        "text_tuning": _tuning(chosen),
+        "text_pooled": _pooled(found["pooled"], found["torch"]),
+    }
+
+
+def _points(values: pd.Series) -> str:
+    return f"{100 * values.mean():.1f} ± {100 * values.std():.1f}"
+
+
+def _differences(values: dict, pairs: Sequence[tuple[str, str]]) -> str:
+    found = outcome.paired(values, pairs)
+    rows = [(f"`{a}` - `{b}`", found[a, b]) for a, b in pairs]
+    return markdown(["difference", "points"], rows)
+
+
+def _tuning(values: Mapping[str, pd.Series]) -> str:
+    found = {tuple(n.split("-rate=")): 100 * v.iloc[0] for n, v in values.items()}
+    names, rates = (list(dict.fromkeys(part)) for part in zip(*found, strict=True))
+    rows = [[f"`{n}`", *(f"{found[n, r]:.1f}" for r in rates)] for n in names]
+    return markdown(["point", *(f"rate {rate}" for rate in rates)], rows)
+
+
+def _pooled(ours: Sequence[dict], torch: Sequence[dict]) -> str:
+    here, there = by_point(ours, at_end), pd.DataFrame(torch)
+    there = there.groupby("point")["accuracy"]
+    rows = [
+        [f"`{name}`", _points(values), _points(there.get_group(name))]
+        for name, values in here.items()
+    ]
+    return markdown(["trained", "here", "PyTorch, peft"], rows)
+
+
+def published() -> dict[str, list[dict]]:
+    """Returns the committed entries; see `tables`."""
+    return json.loads((ROOT / RESULTS).read_text())
+
+
+def main(*folders: str) -> None:
+    """Adds the runs of folders to the results, and writes the page."""
+    found = published()
+    for part, folder in zip(("tuning", "study", "pooled"), folders, strict=True):
+        runs = [(g.name, run) for g in read_groups([folder]) for run in g.runs]
+        new = [entry(name, run) for name, run in runs if run.summary]
+        known = {(e["point"], e["seed"]): e for e in [*found[part], *new]}
+        found[part] = [*known.values()]
+    parts = (
+        f'"{part}": [\n' + ",\n".join(map(json.dumps, entries)) + "\n]"
+        for part, entries in found.items()
+    )
+    files.write_text(ROOT / RESULTS, "{\n" + ",\n".join(parts) + "\n}\n")
+    for name, text in tables(found).items():
+        redraw(ROOT / PAGE, name, text)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
