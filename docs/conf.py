@@ -29,8 +29,9 @@ html_theme_options = {
 }
 html_title = project
 html_copy_source = False
-html_static_path = ["_css"]
+html_static_path = ["_css", "_static/sortable.js"]
 html_css_files = ["wide.css"]
+html_js_files = [("sortable.js", {"defer": "defer"})]
 copybutton_exclude = ".linenos, .gp, .go"  # of a doctest, the input alone
 autosummary_generate = False
 # Summaries name what lives in modules by full names, as the entries below them do.

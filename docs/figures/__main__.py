@@ -17,9 +17,10 @@ from docs.figures import (
     speed,
     tiers,
     timeline,
+    which_method,
 )
 
-OTHERS = (adapters, packet_bytes, partitions, purging, tiers, timeline)
+OTHERS = (adapters, packet_bytes, partitions, purging, tiers, timeline, which_method)
 PICTURES = {
     **{each.__name__.rpartition(".")[2]: each.draw for each in OTHERS},
     **{

@@ -108,7 +108,7 @@ def plan(setup: Setup) -> Plan:
     if setup.budgets is not None and not any(one.round.reads_budget for one in stages):
         raise UserError(
             "budgets have no effect here, expected none, or a method that reads "
-            "ctx.client.budget, see docs/which_method.md"
+            "ctx.client.budget, see docs/unequal_clients.md"
         )
     for stage, one in zip(setup.stages, stages, strict=True):
         check_fits(one.memory, setup, placement.stage_devices(stage, setup.devices))

@@ -1,4 +1,4 @@
-"""The sentences of docs/benchmark.md follow from the records."""
+"""What docs/benchmark.md and the pages that repeat it say follows from the records."""
 
 import functools
 import re
@@ -9,7 +9,12 @@ from benchmarks.v2 import page, rules
 
 TEXT = " ".join((page.ROOT / "docs/benchmark.md").read_text().split())
 SAID = r"`(\w+)` is ([\d.]+) (above|below) `(\w+)` \((-?[\d.]+) to (-?[\d.]+)\)"
+REPEATED = [
+    (page.ROOT / "docs" / name).read_text()
+    for name in ("equal_cost.md", "which_method.md")
+]
 PARTS = re.split("<!-- runs (.*?) -->", f"<!-- runs fashion -->{TEXT}")[1:]
+PARTS += ["fashion", " ".join(" ".join(REPEATED).split())]
 SENTENCES = [  # with the workload that they are about, and its last budget
     (*part.split(), *sentence)
     for part, text in zip(PARTS[::2], PARTS[1::2], strict=True)
@@ -57,3 +62,12 @@ def test_what_the_page_says_of_a_family_is_its_answers(families, base):
     for answer in ("above", "below", "equivalent", "undecided"):
         said = re.search(rf"<!-- {base} {answer}: ([\w ]*?) ?-->", TEXT)[1].split()
         assert set(said) == set(stand.index[stand["answer"] == answer])
+
+
+def test_the_example_of_equal_cost_has_the_rounds_and_scores_of_the_records():
+    rows = re.findall(r"\| `(\w+)` \| (\d+) \| ([\d.]+) \|", REPEATED[0])
+    assert len(rows) == 3
+    for name, rounds, score in rows:
+        found = page.scores(read("fashion"), [name])
+        assert f"{found['rounds'].mean():.0f}" == rounds
+        assert f"{100 * found['score'].mean():.1f}" == score
