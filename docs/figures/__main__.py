@@ -13,12 +13,13 @@ from docs.figures import (
     packet_bytes,
     partitions,
     purging,
+    run,
     speed,
     tiers,
     timeline,
 )
 
-OTHERS = (adapters, packet_bytes, partitions, purging, tiers, timeline)
+OTHERS = (adapters, packet_bytes, partitions, purging, run, tiers, timeline)
 PICTURES = {
     **{each.__name__.rpartition(".")[2]: each.draw for each in OTHERS},
     **{
