@@ -13,7 +13,8 @@ from pathlib import Path
 DOCS = Path(__file__).parents[1] / "docs"
 NOT_TEXT = re.compile(r"^(`{3,}|~{3,}).*?^\1\s*?$|<!--.*?-->", re.MULTILINE | re.DOTALL)
 DIRECTIVE = re.compile(
-    r"^(`{3,})\{(figure|note|warning|tip|image)\}[^\n]*\n(.*?)^\1\s*?$", re.M | re.S
+    r"^(`{3,})\{(figure|glossary|note|warning|tip|image)\}[^\n]*\n(.*?)^\1\s*?$",
+    re.M | re.S,
 )
 
 

@@ -14,13 +14,16 @@ from docs.figures import (
     partitions,
     printed,
     purging,
+    run,
     speed,
+    text,
     tiers,
     timeline,
     which_method,
 )
 
-OTHERS = (adapters, packet_bytes, partitions, purging, tiers, timeline, which_method)
+OTHERS = (adapters, packet_bytes, partitions, purging, run, text, tiers, timeline)
+OTHERS += (which_method,)
 PICTURES = {
     **{each.__name__.rpartition(".")[2]: each.draw for each in OTHERS},
     **{

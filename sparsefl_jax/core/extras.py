@@ -21,11 +21,11 @@ def import_extra(module: str, extra: str, what: str) -> Any:
       >>> import_extra("no_such_module", "hf", "dataset='hf:a/b'")
       Traceback (most recent call last):
       sparsefl_jax.UserError: dataset='hf:a/b' needs no_such_module: pip install
-      'sparsefl_jax[hf]'
+      -e '.[hf]' in the clone, or the wheel with [hf]
     """
     try:
         return importlib.import_module(module)
     except ImportError:
         package = module.partition(".")[0]
-        hint = f"pip install 'sparsefl_jax[{extra}]'"
+        hint = f"pip install -e '.[{extra}]' in the clone, or the wheel with [{extra}]"
         raise UserError(f"{what} needs {package}: {hint}") from None

@@ -109,9 +109,9 @@ def conv4(
     norm: str | None = "batch",
     widths: Widths = (64, 64, 128, 128, 128, 128),
 ) -> Model:
-    """Conv4 of SpaFL (Kim et al. 2024), valid 5x5, without biases, 804,800 weights.
+    """Conv4 of SpaFL (Kim et al. 2024), valid 5x5, without biases, 806,080 parameters.
 
-    `norm` is 'batch', 'static', 'group' or None; normalisation adds 1,280 parameters.
+    `norm` is 'batch', 'static', 'group' or None, which has 804,800 parameters.
 
     Raises:
       ValueError: `norm` is none of these, or `widths` does not fit.

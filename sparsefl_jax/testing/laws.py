@@ -59,7 +59,7 @@ def check_algorithm(
     data: FederatedData | None = None,
     **kwargs,
 ) -> None:
-    """Checks a method against all laws; most of the time goes into compilation.
+    """Checks a method against all laws, in about half a minute on two cores.
 
     Args:
       factory: `factory(model, optimizer, **kwargs) -> Algorithm`.

@@ -154,7 +154,7 @@ def test_absent_packages_are_one_line(monkeypatch):
     modules = {"tensorboard": "tensorboardX", "wandb": "wandb.sdk"}
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(ValueError, match=rf"pip install 'sparsefl_jax\[{name}\]'$"):
+        with pytest.raises(ValueError, match=rf"pip install -e '.\[{name}\]'"):
             sinks.check_sinks([name])
 
 
