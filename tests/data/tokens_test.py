@@ -42,7 +42,7 @@ def test_integers_stay_tokens_and_sequences_stay_targets():
     data = sources.make_dataset(x, x % 7, num_classes=7)
     assert data.x.dtype == np.int32 and data.x.tolist() == x.tolist()
     assert data.y.shape == (2, 2) and data.num_classes == 7
-    with pytest.raises(ValueError, match=r"int32 \(2,\), y_test has int32 \(3,\)"):
+    with pytest.raises(ValueError, match=r"int64 \(2,\), y_test has int64 \(3,\)"):
         sources.make_dataset(x, x % 7, x, np.zeros((2, 3), int), num_classes=7)
 
 
