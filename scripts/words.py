@@ -1,6 +1,6 @@
 """Counts the words of the documentation, as its limits have them.
 
-    python scripts/words.py        # each page of docs/, and the totals
+    python scripts/words.py        # each page of the site, and the totals
 
 Prose is what stands outside tables, code and comments; of notebooks it is their text.
 The generated API is left out.
@@ -10,7 +10,8 @@ import json
 import re
 from pathlib import Path
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+PARTS = ("docs", "examples")  # the notebooks of the site
 NOT_TEXT = re.compile(r"^(`{3,}|~{3,}).*?^\1\s*?$|<!--.*?-->", re.MULTILINE | re.DOTALL)
 DIRECTIVE = re.compile(
     r"^(`{3,})\{(figure|glossary|note|warning|tip|image)\}[^\n]*\n(.*?)^\1\s*?$",
@@ -47,9 +48,10 @@ def _words(lines: list[str]) -> int:
 
 def main() -> None:
     """Prints a line for each page, the longest first, and the totals."""
-    pages = [p for p in DOCS.rglob("*") if p.suffix in (".md", ".ipynb")]
+    found = (page for part in PARTS for page in (ROOT / part).rglob("*"))
+    pages = [p for p in found if p.suffix in (".md", ".ipynb")]
     pages = [p for p in pages if not {"api", ".ipynb_checkpoints"} & set(p.parts)]
-    counts = {str(p.relative_to(DOCS)): count(read(p)) for p in pages}
+    counts = {str(p.relative_to(ROOT)): count(read(p)) for p in pages}
     for name, (prose, tables) in sorted(counts.items(), key=lambda c: -c[1][0]):
         print(f"{prose:6} {tables:6}  {name}")
     prose, tables = map(sum, zip(*counts.values(), strict=True))
