@@ -113,6 +113,8 @@ def test_every_array_has_a_fingerprint_and_padding_of_the_tables_none():
     data = datasets.from_arrays(x, y, num_clients=2, x_test=x, y_test=y)
     index, size = data.train
     old = run_folder.fingerprint(data)
+    arrays = {"x", "y", "x_test", "y_test", "mean", "std", "train", "val", "test"}
+    assert set(old) == arrays | {"num_classes"}  # what tells of them may change
 
     def changed(name, value):
         new = run_folder.fingerprint(data._replace(**{name: value}))
