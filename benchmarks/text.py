@@ -1,6 +1,7 @@
 """Writes the tables of docs/text.md from the folders of studies/text_adapters.py.
 
     python -m benchmarks.text runs/text_tune runs/text runs/text_pooled
+    python -m benchmarks.text --sentences FILE    # for benchmarks/peers/pooled.py
 
 The results of each finished run are added to `benchmarks/tables/text.json`, from which
 the tables and `docs/figures/text.py` are drawn; commit them. Score and intervals are
@@ -17,9 +18,11 @@ import pandas as pd
 from benchmarks.measure import markdown
 from benchmarks.pages import ROOT, redraw
 from benchmarks.v2 import outcome, rules
+from sparsefl_jax.config import build, defaults
 from sparsefl_jax.report import costs, read_groups
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.system import files
+from studies import text_adapters as study
 
 RESULTS, PAGE = "benchmarks/tables/text.json", "docs/text.md"
 DENSE, BUDGET = "rank-16", "rank-16-8bit"
@@ -90,11 +93,11 @@ def tables(found: Mapping[str, Sequence[dict]]) -> dict[str, str]:
     Args:
       found: the entries of 'tuning', 'study', 'pooled' and 'torch'.
     """
-    study, tries = found["study"], found["tuning"]
-    gbit, ends = by_point(study, spent), by_point(study, at_end)
+    runs, tries = found["study"], found["tuning"]
+    gbit, ends = by_point(runs, spent), by_point(runs, at_end)
     limits = rules.budgets(gbit[BUDGET].mean())
-    scores = by_point(study, lambda e: outcome.score(outcome.reached(e, limits)))
-    positions = pd.DataFrame(study).groupby("point")["positions"].mean()
+    scores = by_point(runs, lambda e: outcome.score(outcome.reached(e, limits)))
+    positions = pd.DataFrame(runs).groupby("point")["positions"].mean()
     chosen = by_point(tries, lambda e: e["validation"].iloc[-rules.LEAST :].mean())
     rows = [
         [f"`{name}`", _points(ends[name]), _points(scores[name])]
@@ -139,6 +142,15 @@ def _pooled(ours: Sequence[dict], torch: Sequence[dict]) -> str:
     return markdown(["trained", "here", "PyTorch, peft"], rows)
 
 
+def write_sentences(path: str) -> None:
+    """Writes tokens and labels of SST-2, as the pooled points read them."""
+    point = study.get_study("pooled")[0]
+    data = build.build_data(defaults.freeze(point.config))
+    rows = data.train.gather()
+    arrays = {"x_test": data.x_test, "y_test": data.y_test}
+    np.savez(path, x=data.x[rows], y=data.y[rows], **arrays)
+
+
 def published() -> dict[str, list[dict]]:
     """Returns the committed entries; see `tables`."""
     return json.loads((ROOT / RESULTS).read_text())
@@ -162,4 +174,4 @@ def main(*folders: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    write_sentences(sys.argv[2]) if "--sentences" in sys.argv else main(*sys.argv[1:])

@@ -71,7 +71,6 @@ def _common(rank: int):
     config.dataset, config.tokenizer, config.metric = "sst2", FOLDER, "pooled"
     config.model = {"name": "pretrained_encoder", "dropout": 0.0}
     config.adapter.rank, config.adapter.alpha = rank, float(rank)  # their scale is 1
-    config.adapter.whole = ("score/*",)
     return config
 
 
@@ -88,6 +87,7 @@ def _pooled(freeze: tuple[str, ...]):
 def _config(name: str, rate: float, tuning: bool = False):
     algorithm, rank, freeze, every = POINTS[name]
     config = _common(rank)
+    config.adapter.whole = ("score/*",)  # the pooler stays as it is
     config.adapter.freeze, config.max_tokens = freeze, 24
     config.num_clients, config.cohort_size = 100, 10
     config.partition = {"name": "dirichlet", "alpha": 0.1}
