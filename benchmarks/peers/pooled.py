@@ -37,14 +37,14 @@ def train(at: dict, arrays: dict, frozen: str, seed: int) -> float:
     optimizer, rng = torch.optim.Adam(trained, lr=RATE), np.random.default_rng(seed)
     order = torch.from_numpy(rng.permutation(len(arrays["x"]))[: STEPS * BATCH])
     for rows in order.split(BATCH):
-        loss = torch.nn.functional.cross_entropy(
-            model(arrays["x"][rows]), arrays["y"][rows]
-        )
+        logits = text.classify(model, arrays["x"][rows])
+        loss = torch.nn.functional.cross_entropy(logits, arrays["y"][rows])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     with torch.no_grad():
-        logits = torch.cat([model(part) for part in arrays["x_test"].split(100)])
+        parts = arrays["x_test"].split(100)
+        logits = torch.cat([text.classify(model, part) for part in parts])
     return (logits.argmax(1) == arrays["y_test"]).float().mean().item()
 
 
