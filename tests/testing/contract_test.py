@@ -130,7 +130,7 @@ TABLE = {
     "pdst": row(sfl.pdst, HALF, frozen_and_dense),
     "spdst": row(sfl.spdst, {}, frozen),
     "spdst_keep": row(sfl.spdst, {"keep_optimizer": True}, keeps_velocity),
-    "spdst_muon": Row(sfl.spdst, {"keep_optimizer": True}, frozen, MUON),
+    "spdst_muon": Row(sfl.spdst, {"keep_optimizer": True}, obeys, MUON),
     "jmwst": row(sfl.jmwst, HALF, votes, every=1),
     "jmwst_2": row(sfl.jmwst, HALF | {"r_int": 2}, votes, every=2),
     "nst": row(sfl.nst, HALF),
