@@ -51,7 +51,6 @@ CASES = {
         sfl.compressed, up="stc", down="stc", density=0.1, words=STC
     ),
     "flash_spdst": after_sensitivity(sfl.spdst),
-    "flash_jmwst": after_sensitivity(sfl.jmwst, density=0.3, prune_rate=0.5),
     "flash_nst": after_sensitivity(sfl.nst, density=0.3, prune_rate=0.9),
     "spafl": alone(
         sfl.spafl, alpha=0.05, words={"params": "weights", "delta": "last change"}
