@@ -5,7 +5,7 @@ from pathlib import Path
 from docs.figures import card
 
 QUESTIONS = (  # and the answers to a yes
-    ("Are clients unequal?", "heterofl, fjord, fiarse"),
+    ("Are clients unequal?", "heterofl, fiarse, hetero_jmwst"),
     ("A model for each client?", "spafl, fedspa"),
     ("Does only the uplink cost?", "compressed, fedbat"),
     ("May the network stay dense?", "quantized, small fedavg"),
