@@ -1,6 +1,7 @@
 """Writes the tables of docs/text.md from the folders of studies/text_adapters.py.
 
-    python -m benchmarks.text runs/text_tune runs/text runs/text_pooled
+    python -m benchmarks.text tuning=runs/text_tune study=runs/text
+    python -m benchmarks.text pooled=runs/text_pooled
     python -m benchmarks.text --sentences FILE    # for benchmarks/peers/pooled.py
 
 The results of each finished run are added to `benchmarks/tables/text.json`, from which
@@ -157,9 +158,9 @@ def published() -> dict[str, list[dict]]:
 
 
 def main(*folders: str) -> None:
-    """Adds the runs of folders to the results, and writes the page."""
+    """Adds finished runs, PART=FOLDER, to the results, and draws the page if any."""
     found = published()
-    for part, folder in zip(("tuning", "study", "pooled"), folders, strict=True):
+    for part, _, folder in (each.partition("=") for each in folders):
         runs = [(g.name, run) for g in read_groups([folder]) for run in g.runs]
         new = [entry(name, run) for name, run in runs if run.summary]
         known = {(e["point"], e["seed"]): e for e in [*found[part], *new]}
@@ -169,8 +170,9 @@ def main(*folders: str) -> None:
         for part, entries in found.items()
     )
     files.write_text(ROOT / RESULTS, "{\n" + ",\n".join(parts) + "\n}\n")
-    for name, text in tables(found).items():
-        redraw(ROOT / PAGE, name, text)
+    page = ROOT / PAGE
+    for name, text in tables(found).items() if page.exists() else ():
+        redraw(page, name, text)
 
 
 if __name__ == "__main__":
