@@ -53,6 +53,15 @@ def redraw(document: Path, name: str, text: str) -> None:
     files.write_text(document, after)
 
 
+def write_entries(path: Path, found: dict[str, list[dict]]) -> None:
+    """Writes the entries of each part of a study as JSON, one on a line."""
+    parts = (
+        f'"{part}": [\n' + ",\n".join(map(json.dumps, entries)) + "\n]"
+        for part, entries in found.items()
+    )
+    files.write_text(path, "{\n" + ",\n".join(parts) + "\n}\n")
+
+
 def page(name: str, root=ROOT) -> Path:
     """Returns the page of the paper with which a table's name begins."""
     return root / "docs" / "reproduction" / f"{name.partition('_')[0]}.md"

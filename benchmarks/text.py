@@ -17,12 +17,11 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.measure import markdown
-from benchmarks.pages import ROOT, redraw
+from benchmarks.pages import ROOT, redraw, write_entries
 from benchmarks.v2 import outcome, rules
 from sparsefl_jax.config import build, defaults
 from sparsefl_jax.report import costs, read_groups
 from sparsefl_jax.report.load import Run
-from sparsefl_jax.system import files
 from studies import text_adapters as study
 
 RESULTS, PAGE = "benchmarks/tables/text.json", "docs/text.md"
@@ -165,11 +164,7 @@ def main(*folders: str) -> None:
         new = [entry(name, run) for name, run in runs if run.summary]
         known = {(e["point"], e["seed"]): e for e in [*found[part], *new]}
         found[part] = [*known.values()]
-    parts = (
-        f'"{part}": [\n' + ",\n".join(map(json.dumps, entries)) + "\n]"
-        for part, entries in found.items()
-    )
-    files.write_text(ROOT / RESULTS, "{\n" + ",\n".join(parts) + "\n}\n")
+    write_entries(ROOT / RESULTS, found)
     page = ROOT / PAGE
     for name, text in tables(found).items() if page.exists() else ():
         redraw(page, name, text)

@@ -18,14 +18,13 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.measure import markdown
-from benchmarks.pages import ROOT, redraw
+from benchmarks.pages import ROOT, redraw, write_entries
 from benchmarks.v2.outcome import paired
 from sparsefl_jax.config import build, defaults
 from sparsefl_jax.report import read_run
 from sparsefl_jax.runs import results
 from sparsefl_jax.simulation.inference import make_evaluator
 from sparsefl_jax.studies import points as on_disk
-from sparsefl_jax.system import files
 
 RESULTS, PAGE = "benchmarks/tables/unequal.json", "docs/unequal_clients.md"
 TIERS = ("1", "1/4", "1/16", "1/64")
@@ -166,11 +165,7 @@ def published() -> dict:
 def main(tune: str, workdir: str) -> None:
     """Writes the results and the page from the folders of both studies."""
     found = {"tuning": collect(Path(tune)), "study": collect(Path(workdir))}
-    parts = (
-        f'"{part}": [\n' + ",\n".join(map(json.dumps, entries)) + "\n]"
-        for part, entries in found.items()
-    )
-    files.write_text(ROOT / RESULTS, "{\n" + ",\n".join(parts) + "\n}\n")
+    write_entries(ROOT / RESULTS, found)
     for name, text in tables(found["study"]).items():
         redraw(ROOT / PAGE, name, text)
 

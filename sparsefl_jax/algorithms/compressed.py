@@ -174,7 +174,7 @@ def compressed(
         step = EmptyState()
         if step_coder is not None:  # static branch
             changed = optax.tree.zeros_like(zeros, dtype=jnp.int32)
-            message = step_coder.encode(jax.random.clone(key), zeros)  # travels never
+            message = step_coder.encode(jax.random.clone(key), zeros)  # never travels
             step = Step(zeros, settle_flags(message), changed)
         begun, seed = averaging.init(key, start), jax.random.bits(key, (), jnp.uint32)
         return Server(*begun, seed=seed, estimate=estimate, step=step)

@@ -88,7 +88,11 @@ def describe_lost(dataset: Any, parts: Parts, split: str) -> str:
         number, known = (np.unique(ids).size for ids in (users, users[seen]))
         told = f"{known or 'none'} of {number} test users train; {(~seen).sum()} of "
         return f"{told}{total} test samples are of others, see test_split='unseen'"
-    if split == "partition" and by_user and all(np.ptp(ids) == 0 for ids in each):
+    if (
+        split in ("partition", "overlap")
+        and by_user
+        and all(np.ptp(ids) == 0 for ids in each)
+    ):
         return "test samples go to clients by class, by user with test_split='natural'"
     return ""
 

@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 
+from sparsefl_jax import Stage, from_arrays, pdst, run
 from sparsefl_jax.algorithms import fedsparsify_global, fedsparsify_local, jmwst
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks, schedules
@@ -138,3 +139,18 @@ def test_what_stays_alive_by_hand():
     for method, share in ((by_server, 0.1), (voted, 0.2), (joined, 1.0)):
         found = [method.density_after(round) for round in (0, 20, 30)]
         assert found == pytest.approx([1.0, share, share])
+
+
+def test_a_client_keeps_no_more_than_it_received():
+    """A schedule that keeps 9 of 10 weights, after a stage that has kept a tenth."""
+    x = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+    data = from_arrays(
+        x, np.arange(40) % 4, num_clients=2, x_test=x[:4], y_test=[0] * 4
+    )
+    parts = small_world.tiny_model(), local.make_optimizer()
+    first = Stage(pdst(*parts, density=0.1), num_rounds=1, cohort_size=2)
+    method = fedsparsify_local(*parts, density=0.9, rounds=4, frequency=1)
+    second = Stage(method, num_rounds=1, cohort_size=2)
+    (before,) = run(KEY, [first], parts[0], data).models.values()
+    after = run(KEY, [first, second], parts[0], data).models["global"]
+    jax.tree.map(np.testing.assert_array_equal, after.mask, before.mask)

@@ -133,6 +133,7 @@ LOST = {  # of four test samples, by users d, b, b and never
     "within": "4 of 4 test samples of the data set are not read",
     "unseen": "3 of 4 test samples of the data set are not read",
     "partition": "test samples go to clients by class",
+    "overlap": "test samples go to clients by class",
     "pooled": "",
 }
 
