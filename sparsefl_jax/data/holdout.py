@@ -59,8 +59,14 @@ def unseen_parts(dataset: Any, parts: Parts) -> dict[str, np.ndarray]:
     Args:
       dataset: a `Dataset` with users of both splits.
       parts: list of index arrays into the training samples.
+
+    Raises:
+      ValueError: there is no such user.
     """
     ids = np.setdiff1d(dataset.users_test, dataset.users[np.concatenate(parts)])
+    if not ids.size:
+        told = "test_split='unseen', but all users of the test set train"
+        raise UserError(f"{told}, expected 'natural'")
     rows = [np.flatnonzero(dataset.users_test == i) for i in ids]
     return dict(zip(map(str, dataset.user_names[ids]), rows, strict=True))
 

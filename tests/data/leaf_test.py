@@ -163,3 +163,12 @@ def test_users_of_the_test_files_alone_are_unseen_clients(tmp_path):
     assert fed.test.size.tolist() == [1, 1, 1, 1, 2] and len(fed.x_test) == 6
     images = fed.x_test[fed.test.index[4]].reshape(2, -1)
     np.testing.assert_array_equal(images, levels("other", 2))
+
+
+def test_unseen_clients_are_refused_where_all_users_of_the_test_files_train(tmp_path):
+    tests = {"test/0.json": content({"b": 1, "d": 2})}
+    data = sources.load(write(tmp_path, TRAIN | tests))
+    with pytest.raises(
+        ValueError, match="all users of the test set train, .*'natural'"
+    ):
+        federate(data, "natural", test_split="unseen")
