@@ -38,13 +38,22 @@ def test_tables_compare_points_by_seed():
         each["curve"][0][3] = 0.65
     pooled = [entry("pooled-head", seed, (1, 0.0, 0.8)) for seed in range(2)]
     torch = [{"point": "pooled-head", "accuracy": 0.79} for _ in range(2)]
+    worse = {"rank-1": 0.0, "flasc-0.25": 0.01}  # a seed later by so much more
+    again = [
+        entry(point, 4 + seed, (60, 1.0, 0.7 - (1 + seed) * less))
+        for point, less in worse.items()
+        for seed in range(3)
+    ]
     found = {"study": runs, "tuning": tries, "pooled": pooled, "torch": torch}
-    tables = text.tables(found)
+    tables = text.tables(found | {"again": again})
     # All seeds move by the same hundredth, so that the difference is exact.
     assert "| `flasc-0.25` - `rank-16` | +5.0 [+5.0, +5.0]" in tables["text_rounds"]
     # Of ten budgets from 0.1 to 1 Gbit, seven are below 0.5, two pay for round 30 and
     # one for all 60: 3 points in a tenth of the budgets.
-    assert "| `flasc-0.25` - `rank-2` | +0.3 [+0.3, +0.3]" in tables["text_bits"]
+    assert "| `flasc-0.25 - rank-2` | +0.3 | +3.0 | +0.3 |" in tables["text_bits"]
+    # Only the last budget pays for the one evaluation: 1, 2 and 3 points in a tenth.
+    told = "| `flasc-0.25 - rank-1` | -0.2 | -2.0 | -0.2 | [-0.4, +0.0] | 0.074 |"
+    assert told in tables["text_bits_again"]
     assert "| `rank-1` | 65.0 |" in tables["text_tuning"]
     assert "| `pooled-head` | 80.0 ± 0.0 | 79.0 ± 0.0 |" in tables["text_pooled"]
 
