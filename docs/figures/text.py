@@ -8,28 +8,33 @@ from benchmarks import text
 from docs.figures import card
 from sparsefl_jax.report import figure
 
-RIVALS = {  # by the first word of a point
-    "rank": (card.INK, "o"),
-    "ffa": (card.QUIET, "D"),
-    "topk": (card.NEW, "s"),
-    "flasc": (card.SENT, "^"),
+LOOKS = {  # the color, the mark at the end, and the line
+    "rank-16": (card.INK, "o", "-"),
+    "rank-2": (card.INK, "s", "--"),
+    "rank-1": (card.INK, "D", ":"),
+    "rank-16-8bit": (card.QUIET, "o", "-"),
+    "ffa-16": (card.QUIET, "s", "--"),
+    "flasc-0.25": (card.SENT, "^", "-"),
+    "flasc-0.0625": (card.SENT, "v", "--"),
+    "topk-0.0625": (card.NEW, "s", "-"),
 }
 
 
 def draw(path: Path) -> None:
-    """Draws the mean over seeds of the accuracy by bits so far."""
+    """Draws the mean over the study's seeds of the accuracy by bits so far."""
     entries = text.published()["study"]
-    with card.figure(path, 7.2, 3.6, layout="constrained") as (_, ax):
-        for point in dict.fromkeys(e["point"] for e in entries):
+    with card.figure(path, 7.2, 3.9, layout="constrained") as (_, ax):
+        for point, (color, mark, line) in LOOKS.items():
             curves = [
                 text.evals(e)[["gbit", "accuracy"]].iloc[1:]
                 for e in entries
                 if e["point"] == point
             ]
             gbit, accuracy = np.mean(curves, axis=0).T
-            color, mark = RIVALS[point.split("-")[0]]
-            named = {"label": point, "color": color, "markevery": [-1], "lw": 1.2}
-            ax.plot(1000 * gbit, 100 * accuracy, mark + "-", markersize=4.5, **named)
+            named = {"label": point, "color": color, "markevery": [-1], "lw": 1.3}
+            ax.plot(1000 * gbit, 100 * accuracy, mark + line, markersize=4.5, **named)
         ax.set(xscale="log", xlabel="Mbit, both ways and all clients together")
+        ax.set_xticks([30, 100, 300, 1000, 3000], [30, 100, 300, 1000, 3000])
+        ax.minorticks_off()
         ax.set(ylabel="accuracy, %")
         figure.name_lines(ax)
