@@ -200,7 +200,7 @@ def run_folders(run_dir: str | Path) -> list[Path]:
     return sorted(seeds, key=lambda p: (len(p.name), p.name)) or [path]  # 2 before 10
 
 
-def read_records(path: Path) -> list[Record]:
+def read_records(path: str | Path) -> list[Record]:
     """Returns the records of a `metrics.jsonl`.
 
     Raises:
@@ -217,14 +217,14 @@ def read_records(path: Path) -> list[Record]:
     return records
 
 
-def read_lines(path: Path) -> list[Record]:
+def read_lines(path: str | Path) -> list[Record]:
     """Returns the records of a JSON lines file, without a truncated last line.
 
     Raises:
       ValueError: the file cannot be read, or another line is not a JSON object.
     """
     with blame(f"{path} cannot be read"):
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
     records = []
     for number, line in enumerate(lines, start=1):
         try:
