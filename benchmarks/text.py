@@ -20,6 +20,7 @@ from benchmarks.measure import markdown
 from benchmarks.pages import ROOT, redraw, write_entries
 from benchmarks.v2 import outcome, page, rules
 from sparsefl_jax.config import build, defaults
+from sparsefl_jax.core.check import check
 from sparsefl_jax.report import costs, read_groups
 from sparsefl_jax.report.load import Run
 from studies import text_adapters as study
@@ -189,6 +190,7 @@ def main(*folders: str) -> None:
     """Adds finished runs, PART=FOLDER, to the results, and draws the page if any."""
     found = published()
     for part, _, folder in (each.partition("=") for each in folders):
+        check("part", part, found)
         runs = [(g.name, run) for g in read_groups([folder]) for run in g.runs]
         new = [entry(name, run) for name, run in runs if run.summary]
         known = {(e["point"], e["seed"]): e for e in [*found[part], *new]}

@@ -5,11 +5,12 @@ python launch.py --study=studies/text_adapters.py --workdir=runs/text
 python launch.py --study=studies/text_adapters.py:again --workdir=runs/text_again
 python launch.py --study=studies/text_adapters.py:pooled --workdir=runs/text_pooled
 python -m benchmarks.text tuning=runs/text_tune study=runs/text again=runs/text_again
+python -m benchmarks.text pooled=runs/text_pooled
 
-The last command writes the tables of docs/text.md. `models/all-MiniLM-L6-v2` is a
+The last two commands write the tables of docs/text.md. `models/all-MiniLM-L6-v2` is a
 folder with `config.json`, `model.safetensors` and `vocab.txt`; its name sets tokens and
 weights alike. Clients train adapters of all queries and values and a new last layer, of
-384 x 2 weights; the server steps with Adam, as in FLASC's code. `tune` tries three
+384 x 2 weights; the server steps with Adam (FLASC's code: AdamW). `tune` tries three
 rates of Adam on another seed, for half of the rounds, on validation samples; `again`
 repeats six points on the seeds 4 to 9, which was decided after the seeds 0 to 2 were
 seen; `pooled` is the check beside PyTorch: one client with all sentences.
@@ -23,7 +24,6 @@ from sparsefl_jax.studies.points import Point
 
 FOLDER = "models/all-MiniLM-L6-v2"
 ROUNDS, SEEDS, TUNING_SEED = 60, 3, 3
-AGAIN, AGAIN_SEEDS = 4, 6  # the first seed, and how many
 CLIENT_RATE, RATES = 0.03, (0.003, 0.01, 0.03)
 # The best mean of the last three evaluations on the validation data of seed 3.
 CHOSEN = {"rank-16": 0.003, "rank-2": 0.01, "rank-1": 0.01, "rank-16-8bit": 0.003}
@@ -44,6 +44,7 @@ POINTS = {  # the method, the rank, which leaves stay as they are, rounds an eva
     "flasc-0.0625": (FLASC | {"density": 1 / 16}, 16, (), 4),
     "topk-0.0625": (TOPK, 16, (), 2),
 }
+AGAIN = ("rank-16", "rank-2", "rank-1", "rank-16-8bit", "flasc-0.25", "flasc-0.0625")
 
 
 def get_study(arg: str = "") -> list[Point]:
@@ -69,12 +70,11 @@ def get_study(arg: str = "") -> list[Point]:
             for rate in RATES
         ]
     points = [Point(name, _config(name, CHOSEN[name])) for name in POINTS]
-    if arg == "again":
-        points = [
-            point for point in points if not point.name.startswith(("ffa", "topk"))
-        ]
-        for point in points:
-            point.config.seed, point.config.seeds = AGAIN, AGAIN_SEEDS
+    if arg != "again":
+        return points
+    points = [point for point in points if point.name in AGAIN]
+    for point in points:
+        point.config.seed, point.config.seeds = 4, 6
     return points
 
 

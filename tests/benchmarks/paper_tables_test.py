@@ -10,6 +10,7 @@ from sparsefl_jax.config.defaults import freeze
 from sparsefl_jax.core.flatten import flatten
 from tests.report import equal_cost_test
 
+ONE_SOFTMAX = {"model.softmax_output": False, "partition.alpha": 1000.0}
 LARGEST = ("algorithm.max_density", "first_stage.max_density")
 
 
@@ -24,6 +25,8 @@ LARGEST = ("algorithm.max_density", "first_stage.max_density")
         ),
         ("flash_pathological", "spdst,release", {"model.softmax_output": True}),
         ("flash_mnist", "spdst_d05", {"first_stage.density": 0.05, "num_rounds": 400}),
+        ("flash_mnist", "pdst_a1000_d05_paper", ONE_SOFTMAX | {"lr_horizon": None}),
+        ("flash_mnist", "pdst_a1000_one_softmax", ONE_SOFTMAX | {"lr_horizon": 1000}),
         ("spafl_cifar10", "local", {"algorithm.initial": "sent"}),
     ],
 )
@@ -48,6 +51,15 @@ def test_the_largest_fall_is_between_neighbouring_rounds(tmp_path):
     records(tmp_path, lines)
     table = declared("fedsparsify_frequency")
     assert table.extra(tmp_path) == {"largest fall": 0.375}
+
+
+def test_an_optimizer_is_tried_by_its_last_three_evaluations(tmp_path):
+    lines = [
+        {"phase": "eval", "round": round, "val_accuracy": accuracy, "models": {}}
+        for round, accuracy in enumerate([0.9, 0.25, 0.5, 0.375], 1)
+    ]
+    records(tmp_path, lines)
+    assert declared("spafl_optimizers").extra(tmp_path) == {"validation": 0.375}
 
 
 def test_what_clients_of_sa_send_and_save(tmp_path):

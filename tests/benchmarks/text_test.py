@@ -58,6 +58,17 @@ def test_tables_compare_points_by_seed():
     assert "| `pooled-head` | 80.0 ± 0.0 | 79.0 ± 0.0 |" in tables["text_pooled"]
 
 
+def test_six_points_run_again_on_six_other_seeds():
+    points = {point.name: point for point in study.get_study("again")}
+    compared = {name for pair in text.BITS for name in pair} | {text.DENSE}
+    assert set(points) == compared
+    assert {point.seeds for point in points.values()} == {range(4, 10)}
+    rates = {
+        name: p.config.server_optimizer.learning_rate for name, p in points.items()
+    }
+    assert (rates["rank-1"], rates["flasc-0.0625"]) == (0.01, 0.03)
+
+
 def test_points_differ_in_method_rank_and_what_stays():
     points = {p.name: p.config for p in study.get_study("tune")}
     assert len(points) == 3 * len(study.POINTS)
