@@ -11,7 +11,7 @@ from benchmarks import pages
 from benchmarks.v2 import outcome
 from docs.figures import card
 
-# Rows of a run that lost a class, which says nothing of its method.
+# Rows of which a seed lost a class, which says nothing of the method.
 _SATURATED = json.loads((pages.ROOT / "benchmarks/tables/saturation.json").read_text())
 LOST = {name for each in _SATURATED.values() if isinstance(each, dict) for name in each}
 PRINTED = r"(?:^|, )(\d+\.\d+)(?: ± ([\d.]+))?"  # no density, such as .096
@@ -66,12 +66,20 @@ def _draw_row(ax, y: int, row: Compared) -> None:
     half = 0.0 if np.isnan(row.deviation) else row.deviation
     style = {"fmt": "D", "markersize": 4, "color": card.NEW, "lw": 1.2}
     ax.errorbar(row.printed, y + 0.17, xerr=half, label="print ± deviation", **style)
+    if row.name in LOST:  # seeds of which one says nothing have no mean
+        ax.plot(
+            row.here,
+            [y - 0.17] * len(row.here),
+            "o",
+            ms=4.5,
+            mfc=card.CARD,
+            color=card.SENT,
+        )
+        return
     mean, ends = row.here.mean(), None
     if len(row.here) > 1:
         found = outcome.difference(row.here)
         ends = [[found.mean - found.low], [found.high - found.mean]]
-    lost = row.name in LOST
     style = {"fmt": "o", "markersize": 4.5, "color": card.SENT, "lw": 1.2}
-    style |= {"markerfacecolor": card.CARD} if lost else {}
-    label = "_" if lost else "here, 95 % over seeds if more than one"
+    label = "here, 95 % over seeds if more than one"
     ax.errorbar(mean, y - 0.17, xerr=ends, label=label, **style)
