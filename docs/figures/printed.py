@@ -66,20 +66,19 @@ def _draw_row(ax, y: int, row: Compared) -> None:
     half = 0.0 if np.isnan(row.deviation) else row.deviation
     style = {"fmt": "D", "markersize": 4, "color": card.NEW, "lw": 1.2}
     ax.errorbar(row.printed, y + 0.17, xerr=half, label="print ± deviation", **style)
+    label = "here ± 95 %, or each seed of one or two"
+    style = {
+        "fmt": "o",
+        "markersize": 4.5,
+        "color": card.SENT,
+        "lw": 1.2,
+        "label": label,
+    }
     if row.name in LOST:  # seeds of which one says nothing have no mean
-        ax.plot(
-            row.here,
-            [y - 0.17] * len(row.here),
-            "o",
-            ms=4.5,
-            mfc=card.CARD,
-            color=card.SENT,
-        )
+        style |= {"markerfacecolor": card.CARD, "label": "_"}
+    if row.name in LOST or len(row.here) < 3:
+        ax.errorbar(row.here, np.full(len(row.here), y - 0.17), **style)
         return
-    mean, ends = row.here.mean(), None
-    if len(row.here) > 1:
-        found = outcome.difference(row.here)
-        ends = [[found.mean - found.low], [found.high - found.mean]]
-    style = {"fmt": "o", "markersize": 4.5, "color": card.SENT, "lw": 1.2}
-    label = "here, 95 % over seeds if more than one"
-    ax.errorbar(mean, y - 0.17, xerr=ends, label=label, **style)
+    found = outcome.difference(row.here)
+    ends = [[found.mean - found.low], [found.high - found.mean]]
+    ax.errorbar(found.mean, y - 0.17, xerr=ends, **style)
