@@ -12,8 +12,6 @@ _AS_PRINTED = {"algorithm.charge_delta": False}
 _DRAWN = {"algorithm.initial": "seed"}  # a client draws its weights, which is free
 _ALPHA = SENT | {"algorithm.alpha": 0.004}
 _FJORD = {  # FjORD's own code
-    "optimizer.momentum": 0.0,
-    "optimizer.clip": 0.0,
     "optimizer.weight_decay": 1e-4,
     "algorithm.weighting": "examples",
 }

@@ -1,8 +1,8 @@
 """SpaFL, the optimizer of HeteroFL, which it does not state: six tries, 100 rounds.
 
 At the paper's rate and otherwise the set-up of Table 2. The best mean of the last three
-evaluations on validation samples, a tenth of each client's, is to decide the optimizer
-of `heterofl` and `fjord` in `spafl_fashion_mnist`, which has not been chosen so yet.
+evaluations on validation samples, a tenth of each client's, decides the optimizer of
+`heterofl` and `fjord` in SpaFL's configurations.
 """
 
 from pathlib import Path

@@ -51,7 +51,7 @@ def base(
     config.optimizer.learning_rate = rates.get(method, rate)
     if method == "fedpm":
         config.optimizer.name = "adam"
-    else:
+    elif method not in ("heterofl", "fjord"):  # not stated; see spafl_optimizers
         config.optimizer.momentum = 0.9
     if method in ("spafl", "local"):
         config.algorithm = release if "release" in options else {"clamp": True}
@@ -62,8 +62,6 @@ def base(
     if method == "spafl":
         config.algorithm.extract = "without13" not in options
         config.algorithm.thresholds_only = "thresholds_only" in options
-    if method in ("heterofl", "fjord"):  # decay and clipping of HeteroFL's paper
-        config.optimizer.weight_decay, config.optimizer.clip = 5e-4, 1.0
     if method in ("fedavg", "fjord"):  # FjORD's own mean is by samples
         config.algorithm.weighting = "uniform"
     if "initial" in options:
