@@ -10,9 +10,8 @@ softmax in the network, and for feddst its growth, see `feddst`. As printed, the
 accuracy within 1 and 2 GiB of both directions: FedDST 96.10 and 97.35, FLASH (the
 better of its two) 97.51 and 97.69. 1 GiB is `--config.until.gbit=8.59`, 2 GiB 17.18.
 Here the accuracy is that of the pooled test set, there the mean over clients with the
-test samples of their classes; cohorts are drawn without replacement, there with. With
-seed 0: FedDST 96.70 and 97.71, SPDST 97.85 and 98.34, JMWST's aggregate, which is
-denser, 96.92 and 97.82.
+test samples of their classes; cohorts are drawn without replacement, there with.
+Measured: see docs/reproduction/flash.md.
 
 `mini` is a small version of the same pipeline on images that ship with the package: 20
 clients with two classes of Fashion-MNIST each, 5 a round, a small CNN, 40 rounds of

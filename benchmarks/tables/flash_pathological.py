@@ -41,7 +41,7 @@ TABLE = Table(
         method: Row(f"{_CONFIG}:{method}", printed, _WITHIN)
         for method, printed in _PRINTED.items()
     }
-    | {"feddst,release_one_softmax": Row(f"{_CONFIG}:feddst,release", "", _ONE)},
+    | {"feddst,release_one_softmax": Row(f"{_CONFIG}:feddst,release", _FEDDST, _ONE)},
     best=True,
     columns=(SHOWN,),
     extra=within_one_gib,
