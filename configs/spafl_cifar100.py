@@ -5,9 +5,9 @@ python launch.py --config=configs/spafl_cifar100.py[:METHOD][,VARIANT][,PRESET][
 METHOD is spafl (default), local, fedavg, fedpm, heterofl or fjord. VARIANT is without13
 (spafl without eq. 13, Table 3), thresholds_only (spafl, Table 1) or initial (fedpm on
 the network's initial weights instead of constants). FjORD uses HeteroFL's mean, because
-the paper does not say which it used. Both have SGD without momentum, the best of six
-for HeteroFL on validation data of Fashion-MNIST; the paper has 0.9, for SpaFL at least.
-PRESET is paper (default) or release, the official code.
+the paper does not say which it used. Both train by SGD without momentum, the best of
+six optimizers for HeteroFL on validation data of Fashion-MNIST; the paper states 0.9,
+for SpaFL at least. PRESET is paper (default) or release, the official code.
 
 release sets `variant="release_cifar100"`, clips gradients at 15, does not clamp, keeps
 the learning rate above 0.0001, and has a pre-activation network of base width 32

@@ -5,9 +5,10 @@ python launch.py --config=configs/spafl_fashion_mnist.py[:METHOD][,VARIANT][,...
 METHOD is spafl (default), local, fedavg, fedpm, heterofl or fjord. VARIANT is without13
 (spafl without eq. 13, Table 3), thresholds_only (spafl, Table 1) or initial (fedpm on
 the network's initial weights instead of constants). FjORD uses HeteroFL's mean, because
-the paper does not say which it used. Both have SGD without momentum, the best of six
-for HeteroFL on validation data of Fashion-MNIST; the paper has 0.9, for SpaFL at least.
-Further options are a preset, paper (default) or release, the official code, and mini.
+the paper does not say which it used. Both train by SGD without momentum, the best of
+six optimizers for HeteroFL on validation data of Fashion-MNIST; the paper states 0.9,
+for SpaFL at least. Further options are a preset, paper (default) or release, the
+official code, and mini.
 
 release affects spafl and local: it sets `variant="release_fashion_mnist"`, keeps
 momentum with the client and does not clamp. All methods but FedPM read raw pixels, 0 to

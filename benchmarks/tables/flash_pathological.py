@@ -2,7 +2,7 @@
 
 The best round within 2 GiB of both directions; that within 1 GiB has a column of its
 own. The paper has one row for FLASH, the better of SPDST and JMWST. `release` has the
-second softmax of FedDST's code, whose models the paper has.
+masks and the second softmax of FedDST's code, `release_one_softmax` its masks alone.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ _PRINTED = {
     "fedavg": "",
 }
 _WITHIN = {"until.gbit": 17.18, "eval_every": 1}
-_ONE = _WITHIN | {"model.softmax_output": False}  # the code's masks alone
+_ONE = _WITHIN | {"model.softmax_output": False}
 SHOWN = "best within 1 GiB"
 
 

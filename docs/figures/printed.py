@@ -51,7 +51,7 @@ def draw(paper: str, path: Path) -> None:
     with card.figure(path, *size, nrows=len(panels), **options) as (figure, axes):
         for ax, (name, rows) in zip(axes.flat, panels.items(), strict=True):
             for y, row in enumerate(rows):
-                _draw_row(ax, y, row)
+                draw_row(ax, y, row)
             ax.set_yticks(range(len(rows)), [row.name for row in rows])
             ax.set_ylim(len(rows) - 0.4, -0.6)
             ax.set_title(name, fontsize=9, loc="left")
@@ -62,7 +62,8 @@ def draw(paper: str, path: Path) -> None:
         figure.legend(named.values(), named, loc="outside upper right", ncols=2)
 
 
-def _draw_row(ax, y: int, row: Compared) -> None:
+def draw_row(ax, y: int, row: Compared) -> None:
+    """Draws print and an interval, or each seed if they are few or one lost a class."""
     half = 0.0 if np.isnan(row.deviation) else row.deviation
     style = {"fmt": "D", "markersize": 4, "color": card.NEW, "lw": 1.2}
     ax.errorbar(row.printed, y + 0.17, xerr=half, label="print ± deviation", **style)

@@ -24,6 +24,11 @@ LARGEST = ("algorithm.max_density", "first_stage.max_density")
             | dict.fromkeys(LARGEST, 0.7),
         ),
         ("flash_pathological", "spdst,release", {"model.softmax_output": True}),
+        (
+            "flash_pathological",
+            "feddst,release_one_softmax",
+            {"model.softmax_output": False, "algorithm.variant": "release"},
+        ),
         ("flash_mnist", "spdst_d05", {"first_stage.density": 0.05, "num_rounds": 400}),
         ("flash_mnist", "pdst_a1000_d05_paper", ONE_SOFTMAX | {"lr_horizon": None}),
         ("flash_mnist", "pdst_a1000_one_softmax", ONE_SOFTMAX | {"lr_horizon": 1000}),
@@ -60,6 +65,16 @@ def test_an_optimizer_is_tried_by_its_last_three_evaluations(tmp_path):
     ]
     records(tmp_path, lines)
     assert declared("spafl_optimizers").extra(tmp_path) == {"validation": 0.375}
+
+
+def test_the_best_within_1_gib_is_of_the_rounds_before_8_59_gbit(tmp_path):
+    lines = [
+        {"phase": "eval", "accuracy": accuracy, "gbit_cumulative": gbit, "models": {}}
+        for accuracy, gbit in [(0.5, 4.0), (0.75, 8.0), (0.625, 8.5), (0.875, 8.7)]
+    ]
+    records(tmp_path, lines)
+    found = declared("flash_pathological").extra(tmp_path)
+    assert found == {"best within 1 GiB": 0.75}
 
 
 def test_what_clients_of_sa_send_and_save(tmp_path):

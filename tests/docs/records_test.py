@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from scipy import stats
 
 from benchmarks import adapters, pages
 from benchmarks.v2 import page as benchmark
+from configs import spafl_fashion_mnist
 from docs.figures import printed
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -68,6 +70,37 @@ def test_a_picture_of_a_paper_has_what_is_printed_and_what_ran(table, row, figur
     (found,) = (each for each in printed.compared(table) if each.name == row)
     deviation = None if np.isnan(found.deviation) else found.deviation
     assert (found.printed, deviation, round(found.here.mean(), 2)) == figures
+
+
+@pytest.mark.parametrize(
+    ("row", "here", "drawn", "ends"),
+    [
+        ("spdst", [97.0], [97.0], 0.0),
+        ("spdst", [97.0, 98.0], [97.0, 98.0], 0.0),
+        ("spdst", [97.0, 98.0, 99.0], [98.0], 4.303 / 3**0.5),  # Student's t, 2 degrees
+        ("pdst_a1000", [80.0, 97.0, 98.0], [80.0, 97.0, 98.0], 0.0),  # lost a class
+    ],
+)
+def test_a_picture_has_an_interval_of_three_seeds_and_else_each(row, here, drawn, ends):
+    ax = Figure().subplots()
+    printed.draw_row(ax, 0, printed.Compared(row, np.array(here), 96.0, np.nan))
+    _, (points, _, bars) = ax.containers
+    np.testing.assert_array_equal(points.get_xdata(), drawn)
+    lengths = (
+        [np.ptp(segment[:, 0]) for segment in bars[0].get_segments()] if bars else 0
+    )
+    np.testing.assert_allclose(lengths, 2 * ends, atol=2e-3)
+
+
+@pytest.mark.parametrize("method", ["heterofl", "fjord"])
+def test_heterofl_and_fjord_train_by_the_optimizer_that_validation_chose(method):
+    best = max(
+        pages.results("spafl_optimizers").values(), key=lambda e: e["validation"]
+    )
+    tried = pages.declared("spafl_optimizers").rows[best["row"]].overrides
+    optimizer = spafl_fashion_mnist.get_config(method).optimizer
+    for name in ("momentum", "weight_decay", "clip"):
+        assert optimizer.get(name, 0.0) == tried[f"optimizer.{name}"]
 
 
 def test_a_table_has_the_columns_that_its_mark_names_and_the_facts(tmp_path):
